@@ -5,7 +5,7 @@
 //! administrative socket, which no container sees. The file is rewritten when the daemon starts and when it has
 //! grown. A line is skipped if it cannot be parsed, or if a killed daemon wrote only half of it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -37,6 +37,17 @@ pub struct PriorMember {
     pub tenant: String,
     /// Program that said hello, to recognise the process when it connects again.
     pub image: Image,
+    /// UUIDs of the devices that it joined; empty: they are not known.
+    pub devices: BTreeSet<String>,
+}
+
+/// A member of this daemon.
+#[derive(Debug, Default)]
+struct PresentMember {
+    /// Number of its connections. A member that says hello again has two for a moment.
+    connections: usize,
+    /// UUIDs of the devices that it joined.
+    devices: BTreeSet<String>,
 }
 
 /// List of members and limits, in memory and in its file, by which the next daemon knows them.
@@ -47,8 +58,7 @@ pub struct MemberRoster {
     file: Option<File>,
     /// Lines of the file now, and after its last rewrite.
     lines: (usize, usize),
-    /// Connections of each member. A member that says hello again has two for a moment.
-    present: HashMap<Image, usize>,
+    present: HashMap<Image, PresentMember>,
     /// Members of the previous daemon that have not said hello again, by process ID.
     prior: HashMap<u32, PriorMember>,
     limits: HashMap<String, LimitsByDevice>,
@@ -68,6 +78,11 @@ fn roster_line(verb: &str, tenant: &str, image: &Image) -> String {
 
 fn member_line(tenant: &str, image: &Image) -> String {
     roster_line("member", tenant, image)
+}
+
+fn device_line(image: &Image, device: &str) -> String {
+    let ProcessId { pid, began } = image.process;
+    format!("on {pid} {began} {device}\n")
 }
 
 fn limit_lines(tenant: &str, limits: &LimitsByDevice) -> String {
@@ -107,9 +122,19 @@ impl MemberRoster {
                     let Ok(pid) = u32::try_from(pid) else { continue };
                     let image = Image { process: ProcessId { pid, began }, program: (device, inode), code, stack };
                     if verb == "member" {
-                        self.prior.insert(pid, PriorMember { tenant: tenant.to_owned(), image });
+                        let (tenant, devices) = (tenant.to_owned(), BTreeSet::new());
+                        self.prior.insert(pid, PriorMember { tenant, image, devices });
                     } else if self.prior.get(&pid).is_some_and(|prior| prior.image == image) {
                         self.prior.remove(&pid);
+                    }
+                }
+                ["on", _, _, device] => {
+                    let process = number(1).and_then(|pid| u32::try_from(pid).ok()).zip(number(2));
+                    let member = process.and_then(|(pid, began)| {
+                        self.prior.get_mut(&pid).filter(|prior| prior.image.process.began == began)
+                    });
+                    if let Some(prior) = member {
+                        prior.devices.insert(device.to_owned());
                     }
                 }
                 ["limit", _, device, tenant] => {
@@ -154,6 +179,10 @@ impl MemberRoster {
         let Some(path) = &self.path else { return };
         let mut text: String = self.prior.values().map(|prior| member_line(&prior.tenant, &prior.image)).collect();
         members.for_each(|(tenant, image)| text.push_str(&member_line(tenant, &image)));
+        let prior = self.prior.values().map(|prior| (&prior.image, &prior.devices));
+        let present = self.present.iter().map(|(image, member)| (image, &member.devices));
+        let on = prior.chain(present).flat_map(|(image, devices)| devices.iter().map(move |device| (image, device)));
+        on.for_each(|(image, device)| text.push_str(&device_line(image, device)));
         limits.for_each(|(tenant, limits)| text.push_str(&limit_lines(tenant, &limits)));
         self.lines = (text.lines().count(), text.lines().count());
         match create_file(path, &text) {
@@ -170,15 +199,25 @@ impl MemberRoster {
     /// Notes that a process said hello.
     pub fn note_joined(&mut self, tenant: &str, image: &Image) {
         self.prior.remove(&image.process.pid);
-        *self.present.entry(*image).or_default() += 1;
-        self.append_line(&member_line(tenant, image));
+        let member = self.present.entry(*image).or_default();
+        member.connections += 1;
+        let on: String = member.devices.iter().map(|device| device_line(image, device)).collect();
+        self.append_line(&(member_line(tenant, image) + &on));
+    }
+
+    /// Notes that a process joined a device.
+    pub fn note_device(&mut self, image: &Image, device: &str) {
+        let Some(member) = self.present.get_mut(image) else { return };
+        if member.devices.insert(device.to_owned()) {
+            self.append_line(&device_line(image, device));
+        }
     }
 
     /// Notes that a connection of a member ended.
     pub fn note_left(&mut self, tenant: &str, image: &Image) {
-        let Some(connections) = self.present.get_mut(image) else { return };
-        *connections -= 1;
-        if *connections == 0 {
+        let Some(member) = self.present.get_mut(image) else { return };
+        member.connections -= 1;
+        if member.connections == 0 {
             self.present.remove(image);
             self.append_line(&roster_line("left", tenant, image));
         }
@@ -257,7 +296,7 @@ mod tests {
         first.note_joined("a", &own());
         first.note_joined("a", &ended);
         let mut second = MemberRoster::open(Some(dir.path()));
-        let prior = PriorMember { tenant: "a".into(), image: own() };
+        let prior = PriorMember { tenant: "a".into(), image: own(), devices: BTreeSet::new() };
         assert_eq!(second.prior_members().collect::<Vec<_>>(), [&prior]);
         assert!(second.has_prior("a") && !second.has_prior("b"));
         assert_eq!(second.prior_limits("a"), [("*".to_owned(), 8)], "the highest");
@@ -277,6 +316,35 @@ mod tests {
         );
         third.note_left("a", &own());
         assert_eq!(MemberRoster::open(Some(dir.path())).prior_members().count(), 0);
+    }
+
+    #[test]
+    fn the_next_daemon_knows_the_devices_that_a_member_joined() {
+        let dir = tempfile::tempdir().unwrap();
+        let read = || {
+            let roster = MemberRoster::open(Some(dir.path()));
+            let devices: Vec<_> = roster.prior_members().map(|prior| prior.devices.clone()).collect();
+            (roster, devices)
+        };
+        let on = |devices: &[&str]| vec![devices.iter().map(|device| (*device).to_owned()).collect::<BTreeSet<_>>()];
+        let (mut first, _) = read();
+        first.rewrite_file(std::iter::empty(), std::iter::empty());
+        first.note_joined("a", &own());
+        first.note_device(&own(), "GPU-1");
+        first.note_device(&own(), "GPU-1");
+        first.append_line(&format!("on {} 1 GPU-9\non x 1 GPU-9\n", own().process.pid));
+        let (mut second, devices) = read();
+        assert_eq!((devices, first.lines.0), (on(&["GPU-1"]), 4));
+        second.rewrite_file(std::iter::empty(), std::iter::empty());
+        let (mut third, devices) = read();
+        assert_eq!(devices, on(&["GPU-1"]), "it has not come back");
+        third.rewrite_file(std::iter::empty(), std::iter::empty());
+        third.note_joined("a", &own());
+        third.note_device(&own(), "GPU-2");
+        third.note_joined("a", &own());
+        assert_eq!(read().1, on(&["GPU-2"]), "it said hello again");
+        third.rewrite_file([("a", own())].into_iter(), std::iter::empty());
+        assert_eq!(read().1, on(&["GPU-2"]));
     }
 
     #[test]

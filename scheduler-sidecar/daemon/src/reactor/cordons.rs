@@ -1,7 +1,7 @@
 //! Cordons: begins and ends them, and lets nobody new on their devices or into their tenants.
 //!
-//! [`vgpu_policy::cordons`] says what a cordon is. A process that was there when it began may connect again, also to
-//! the next daemon.
+//! [`vgpu_policy::cordons`] says what a cordon is. A process that was there when it began may connect again, also to the
+//! next daemon.
 
 use std::collections::BTreeSet;
 
@@ -159,8 +159,8 @@ impl Reactor {
 
     /// Members that are on the device, or that belong to the tenant.
     ///
-    /// A member that launches nothing does not connect to a new daemon, so living members of the last one count too.
-    /// Their devices are not known: each may be on any device of its tenant.
+    /// A member that launches nothing does not connect to a new daemon, so living members of the last one count too. A member
+    /// whose devices are not known may be on any device of its tenant.
     pub(super) fn members_there(&self, subject: &CordonSubject) -> Vec<MemberThere> {
         let on_device = subject.device().map(|device| self.members_on(device)).unwrap_or_default();
         let mut there = Vec::new();
@@ -179,7 +179,8 @@ impl Reactor {
         for prior in self.roster.living_members() {
             let (is_there, is_certain) = match subject {
                 CordonSubject::Tenant(name) => (*name == prior.tenant, true),
-                CordonSubject::Device(device) => self.may_use(&prior.tenant, device),
+                CordonSubject::Device(device) if prior.devices.is_empty() => self.may_use(&prior.tenant, device),
+                CordonSubject::Device(device) => (prior.devices.iter().any(|on| is_same_device(on, device)), true),
             };
             if is_there {
                 let process = prior.image.process;

@@ -146,7 +146,12 @@ impl Reactor {
             // The program may have been unreadable at the hello, for lack of a descriptor.
             if connection.image.is_none() {
                 connection.image = connection.read_image();
-                connection.image.iter().for_each(|image| self.roster.note_joined(&room.tenant.name, image));
+                if let Some(image) = &connection.image {
+                    self.roster.note_joined(&room.tenant.name, image);
+                    let joined = self.leases.joined_devices(arbiter_number(id)).into_iter();
+                    let own = joined.filter(|(member, _)| Some(*member) == connection.member);
+                    own.for_each(|(_, device)| self.roster.note_device(image, &device));
+                }
             }
             let (tenant, image) = (room.tenant.name.clone(), connection.image);
             known.members.entry(pid).or_default().push(RegisteredMember { tenant, image, connection: Some(*token) });

@@ -10,6 +10,7 @@ use vgpu_config::change::{TermsChange, WrittenChange};
 use vgpu_config::difference::PlanDifference;
 use vgpu_config::options::Options;
 use vgpu_config::schedule::WrittenBooking;
+use vgpu_policy::cordons::CordonSubject;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
@@ -136,6 +137,25 @@ fn use_is_looked_at_once_a_second_and_at_once_only_for_another_file_or_a_new_ten
     let door = reactor.open_door(&socket, id).unwrap();
     reactor.take_in(id, TenantConfig::on_all_devices("b", socket, None, None), door);
     assert!(reactor.policies.next_usage.is_some_and(|next| next <= Instant::now()), "a new tenant");
+}
+
+/// Idle processes do not connect to a new daemon, and only those on the device are asked to leave it.
+#[test]
+fn a_member_of_the_last_daemon_is_on_the_devices_that_it_joined() {
+    let (mut reactor, dir) = start(&tenant("a", ""));
+    let own = crate::proof::processes::read_image(std::process::id()).unwrap();
+    let there = |reactor: &Reactor, device: &str| {
+        let members = reactor.members_there(&CordonSubject::Device(device.into()));
+        members.iter().map(|member| member.is_certain).collect::<Vec<_>>()
+    };
+    let mut last = MemberRoster::open(Some(dir.path()));
+    last.rewrite_file(std::iter::empty(), std::iter::empty());
+    last.note_joined("a", &own);
+    reactor.roster = MemberRoster::open(Some(dir.path()));
+    assert_eq!(["0", "GPU-1"].map(|device| there(&reactor, device)), [vec![true], vec![]], "any device of its tenant");
+    last.note_device(&own, "GPU-1");
+    reactor.roster = MemberRoster::open(Some(dir.path()));
+    assert_eq!(["0", "GPU-1", "GPU-2"].map(|device| there(&reactor, device)), [vec![], vec![true], vec![]]);
 }
 
 #[test]

@@ -98,6 +98,9 @@ impl Reactor {
                 // The leases' spelling of the UUID; the member may have spelled it differently.
                 let device = self.leases.name_of(&join.device);
                 self.record.next_batch().came.push(((id, device.clone()), past.process, past.busy));
+                if let Some(image) = &connection.image {
+                    self.roster.note_device(image, &device);
+                }
                 self.record.offer_ledger((id, device), path);
                 let reply = Reply::Slot { device: join.device.clone(), slot };
                 let line = reply.encode().map_err(io::Error::other)?;
