@@ -20,6 +20,7 @@ mod told;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -98,6 +99,8 @@ enum RecordMessage {
 #[derive(Default)]
 struct SharedRecord {
     held: Mutex<BTreeMap<RoomDevice, HeldMemory>>,
+    /// Number of changes of `held` so far.
+    held_changes: AtomicU64,
     /// Start of the reading of the ledgers that each value in `held` comes from.
     read: Mutex<BTreeMap<RoomDevice, Instant>>,
     /// Energy of each tenant on each device since the start.
@@ -109,6 +112,12 @@ struct SharedRecord {
     group_use: Mutex<Option<Arc<GroupUse>>>,
     /// Tenants (by room) that were removed, and whose last rows are not written yet.
     unwritten: Mutex<BTreeSet<u64>>,
+}
+
+impl SharedRecord {
+    fn note_held_change(&self) {
+        self.held_changes.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// The reactor's handle. No method waits for the disk or for a file, except [`UsageRecord::finish_writing`].
@@ -232,6 +241,12 @@ impl UsageRecord {
         self.shown.held.lock().get(whose).map(|held| (held.used, held.overhead))
     }
 
+    /// Returns a number that is another one after any tenant's allocations changed.
+    #[must_use]
+    pub fn held_changes(&self) -> u64 {
+        self.shown.held_changes.load(Ordering::Relaxed)
+    }
+
     /// Returns a tenant's energy on a device since the daemon started; `None` if the device's energy is not known.
     #[must_use]
     pub fn energy_of(&self, whose: &RoomDevice) -> Option<EnergyUse> {
@@ -309,6 +324,8 @@ struct RecordThread {
     group_use: Option<GroupUse>,
     /// True if allocations changed since they were published.
     is_unpublished: bool,
+    /// True if a tenant's numbers other than its ledgers changed since its allocations were last counted.
+    has_news: bool,
     /// Number of the ledgers' readings whose times were published.
     published_readings: u64,
 }
@@ -335,6 +352,7 @@ impl RecordThread {
             question: None,
             group_use: None,
             is_unpublished: true,
+            has_news: true,
             published_readings: 0,
         }
     }
@@ -400,6 +418,9 @@ impl RecordThread {
 
     fn take_batch(&mut self, batch: RecordBatch) {
         let now = current_moment();
+        self.has_news |= !batch.came.is_empty() || !batch.sums.is_empty();
+        let (loses_members, has_energy) =
+            (!batch.emptied.is_empty() || !batch.gone.is_empty(), !batch.energy.is_empty());
         let mut written: BTreeMap<RoomDevice, u64> = BTreeMap::new();
         for (whose, process, busy) in batch.came {
             let tenant = batch.sums.get(&whose).map(|sums| sums.tenant.clone());
@@ -439,15 +460,21 @@ impl RecordThread {
                 self.numbers.remove(&room);
             }
         }
-        self.integrate_held();
+        if loses_members {
+            self.has_news = true;
+            self.integrate_held();
+        }
         self.integral.add_energy(&batch.energy, now);
-        *self.shown.energy.lock() = self.integral.energy_of_tenants();
+        if has_energy {
+            *self.shown.energy.lock() = self.integral.energy_of_tenants();
+        }
         for room in batch.gone {
             self.gone.insert(room);
             self.integral.forget_room(room);
             self.ledgers.forget_room(room);
             self.numbers.remove(&room);
             self.shown.held.lock().retain(|(of, _), _| *of != room);
+            self.shown.note_held_change();
         }
     }
 
@@ -468,7 +495,10 @@ impl RecordThread {
         for whose in changed {
             match self.ledgers.held_by(&whose) {
                 // The published time stays that of an earlier reading, which readers of both values allow for.
-                Some(held) => drop(self.shown.held.lock().insert(whose, held)),
+                Some(held) => {
+                    self.shown.held.lock().insert(whose, held);
+                    self.shown.note_held_change();
+                }
                 None => gone = true,
             }
         }
@@ -488,18 +518,26 @@ impl RecordThread {
         }
     }
 
+    /// Counts the allocations of all tenants until now.
+    ///
+    /// # Cost
+    /// Without news, a search for each tenant that holds memory.
     fn integrate_held(&mut self) {
-        let Self { ledgers, integral, told, .. } = self;
-        self.is_unpublished |= ledgers.collect_held();
+        let Self { ledgers, integral, told, has_news, .. } = self;
+        let is_other = ledgers.collect_held();
+        self.is_unpublished |= is_other;
+        if !std::mem::take(has_news) && !is_other {
+            return integral.pass_time(current_moment());
+        }
         let held = ledgers.held_memory();
         integral.add_held(held, |whose| ledgers.new_since_first(whose), current_moment());
-        told.tell_new(held, |whose| integral.name(whose));
+        *has_news = told.tell_new(held, |whose| integral.name(whose));
     }
 
     fn publish(&mut self) {
         let readings = self.ledgers.readings();
         if std::mem::replace(&mut self.published_readings, readings) != readings {
-            *self.shown.read.lock() = self.ledgers.read_at();
+            self.ledgers.copy_times(&mut self.shown.read.lock());
         }
         self.is_unpublished |= self.ledgers.collect_held();
         if !std::mem::take(&mut self.is_unpublished) {
@@ -514,6 +552,7 @@ impl RecordThread {
         }
         *shown = held;
         drop(shown);
+        self.shown.note_held_change();
         self.shown.broken.lock().clone_from(self.ledgers.broken_ledgers());
     }
 

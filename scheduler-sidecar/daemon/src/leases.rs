@@ -54,6 +54,8 @@ pub struct LeaseBook<B, R> {
     reports: Reports<R>,
     devices: LeasedDevices,
     houses: BTreeMap<arbiter::TenantId, TenantState<B, R>>,
+    /// Tenants whose sums of usage may have changed since the view last read them.
+    stirred: BTreeSet<arbiter::TenantId>,
     gangs: GangNumbers,
     /// Tenant and page index of each arbiter slot.
     places: Vec<Option<MemberSlot>>,
@@ -92,8 +94,6 @@ struct TenantState<B, R> {
     paused_on: BTreeSet<String>,
     pages: Option<TenantPages<B, R>>,
     bell: Bell,
-    /// True if the tenant's sums of usage may have changed since the view last read them.
-    stirred: bool,
     /// Wait time and launches of the tenant's members that left, by device.
     gone: BTreeMap<DeviceId, TenantTotals>,
     /// Waits for leases, and times between them, by device.
@@ -180,7 +180,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         reports.set_now(now);
         let (houses, places, claiming, out) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
         let gangs = GangNumbers::default();
-        Self { epoch, time, arbitrate, arbiter, reports, devices, houses, gangs, places, claiming, out }
+        let stirred = BTreeSet::new();
+        Self { epoch, time, arbitrate, arbiter, reports, devices, houses, stirred, gangs, places, claiming, out }
     }
 
     /// Adds devices that the driver named later.
@@ -225,10 +226,10 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             None => {
                 let (gone, former, belief) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
                 let (pages, bell, uncharged) = (None, Bell::default(), BTreeMap::new());
-                let (paused_on, stirred, times) = (BTreeSet::new(), true, BTreeMap::new());
-                let house =
-                    TenantState { tenant, paused_on, pages, bell, stirred, gone, times, former, belief, uncharged };
+                let (paused_on, times) = (BTreeSet::new(), BTreeMap::new());
+                let house = TenantState { tenant, paused_on, pages, bell, gone, times, former, belief, uncharged };
                 self.houses.insert(number, house);
+                self.stirred.insert(number);
             }
         }
         self.follow_pauses(number, now);
@@ -239,6 +240,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
     pub fn remove(&mut self, number: arbiter::TenantId, now: u64) {
         self.unmap_pages(number, now);
         self.houses.remove(&number);
+        self.stirred.remove(&number);
         let gangs: BTreeSet<&String> = self.houses.values().filter_map(|house| house.tenant.gang.as_ref()).collect();
         self.gangs.numbers.retain(|name, _| gangs.contains(name));
         self.arbiter.forget_tenant(number);
@@ -280,7 +282,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
     /// About ten loads for each slot of the tenant, and a tick.
     pub fn hear_bell(&mut self, number: arbiter::TenantId, now: u64) -> RingOutcome {
         let Some(house) = self.houses.get_mut(&number) else { return RingOutcome::Now };
-        house.stirred = true;
+        self.stirred.insert(number);
         let members = house.pages.as_ref().map_or(0, |pages| pages.slots.len() - pages.free.len());
         let heard = house.bell.rings_for(members, now);
         if heard == RingOutcome::Now {
@@ -332,8 +334,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             self.hear_claims(now);
         }
         self.devices.share_out(&self.houses, self.arbitrate, &mut self.arbiter);
-        let mut desk =
-            desk::BoardWriter { reports: &mut self.reports, houses: &mut self.houses, places: &self.places, now };
+        let Self { reports, houses, stirred, places, .. } = self;
+        let mut desk = desk::BoardWriter { reports, houses, stirred, places, now };
         self.out.clear();
         self.arbiter.tick(now, &mut desk, &mut self.out);
     }

@@ -11,6 +11,7 @@ use rustix::time::{
 };
 use shim_sys::memfd::{MappedPage, OwnedPage, WriteAccess};
 use vgpu_core::protocol::page::{BeatPage, BoardPage, GONE_EPOCH, ReportPage};
+use vgpu_core::time::config::DAEMON_GONE_NS;
 use vgpu_core::time::gate::loss;
 
 use vgpu_accounting::clock::nanoseconds;
@@ -54,13 +55,32 @@ impl MappedPages {
     }
 }
 
+/// At rest a heartbeat is due after this many intervals, but within [`MAX_REST_INTERVAL_NS`].
+const REST_INTERVALS: u64 = 5;
+
+/// Longest time between two heartbeats at rest: half of the time after which members count the daemon as gone.
+const MAX_REST_INTERVAL_NS: u64 = DAEMON_GONE_NS / 2;
+
+/// Members that a heartbeat is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BeatAudience {
+    /// There is no member.
+    Nobody,
+    /// No member has a lease or an open gate, and none waits. Its next launch wakes the daemon.
+    Resting,
+    /// Some member works.
+    Working,
+}
+
 /// The page with the daemon's heartbeat, and when the next one is due.
 pub struct BeatSource {
     page: OwnedPage<BeatPage>,
     epoch: u64,
     every: u64,
-    /// Time of the next heartbeat in ns; `None`: no member listens.
-    next: Option<u64>,
+    /// Time of the last heartbeat in ns; `None`: no member listens.
+    last: Option<u64>,
+    /// Time of the next heartbeat in ns, while members listen.
+    next: u64,
 }
 
 impl BeatSource {
@@ -72,25 +92,35 @@ impl BeatSource {
         let page = OwnedPage::<BeatPage>::new(c"vgpu-beat", WriteAccess::Maker)?;
         page.mapped_page().format_page(epoch);
         page.mapped_page().make_beat(epoch, now);
-        Ok(Self { page, epoch, every, next: None })
+        Ok(Self { page, epoch, every, last: None, next: 0 })
     }
 
-    /// Writes a heartbeat if it is due, or if there were no listeners before. It may be half an interval early: when
+    /// Writes a heartbeat if it is due, or if there was no audience before. It may be half an interval early: when
     /// the loop is awake for another event, it need not wake again for this. Returns the time of the last heartbeat, in
     /// ns, if members may have counted the daemon as gone since.
-    pub fn beat_if_due(&mut self, listeners: bool, now: u64) -> Option<u64> {
-        match self.next {
-            _ if !listeners => self.next = None,
-            Some(next) if now < next.saturating_sub(self.every / 2) => {}
-            listened => {
-                let last = self.page.mapped_page().last_beat();
-                self.page.mapped_page().make_beat(self.epoch, now);
-                self.next = Some(now.saturating_add(self.every));
-                let last = last.filter(|_| listened.is_some()).map(|beat| beat.time);
-                return last.filter(|time| loss::is_gone(*time, now));
+    pub fn beat_if_due(&mut self, audience: BeatAudience, now: u64) -> Option<u64> {
+        let every = match audience {
+            BeatAudience::Nobody => {
+                self.last = None;
+                return None;
             }
+            BeatAudience::Resting => self.rest_interval(),
+            BeatAudience::Working => self.every,
+        };
+        let due = self.last.map(|last| last.saturating_add(every));
+        self.next = due.unwrap_or(now);
+        if due.is_some_and(|due| now < due.saturating_sub(every / 2)) {
+            return None;
         }
-        None
+        let last = self.page.mapped_page().last_beat();
+        self.page.mapped_page().make_beat(self.epoch, now);
+        let had_audience = self.last.replace(now).is_some();
+        self.next = now.saturating_add(every);
+        last.filter(|_| had_audience).map(|beat| beat.time).filter(|time| loss::is_gone(*time, now))
+    }
+
+    fn rest_interval(&self) -> u64 {
+        self.every.saturating_mul(REST_INTERVALS).min(MAX_REST_INTERVAL_NS).max(self.every)
     }
 
     /// Sets the time between two heartbeats, in ns.
@@ -101,7 +131,7 @@ impl BeatSource {
     /// Time of the next heartbeat in ns; `None`: none is due.
     #[must_use]
     pub fn next(&self) -> Option<u64> {
-        self.next
+        self.last.map(|_| self.next)
     }
 
     /// Writes the last heartbeat, so that every member knows at once that the daemon ends.
@@ -177,6 +207,7 @@ mod tests {
     use rustix::event::Timespec;
     use rustix::event::epoll::{self, EventData, EventFlags};
 
+    use super::BeatAudience::{Nobody, Resting, Working};
     use super::*;
     use vgpu_accounting::clock::now;
 
@@ -226,15 +257,15 @@ mod tests {
     #[test]
     fn a_heart_beats_once_in_its_time_and_early_for_whoever_is_awake_in_the_second_half_of_it() {
         let mut heart = BeatSource::new(7, 10 * MS, MS).unwrap();
-        heart.beat_if_due(false, 2 * MS);
+        heart.beat_if_due(Nobody, 2 * MS);
         assert_eq!(heart.next(), None);
-        heart.beat_if_due(true, 3 * MS);
+        heart.beat_if_due(Working, 3 * MS);
         assert_eq!(heart.next(), Some(13 * MS));
-        heart.beat_if_due(true, 7 * MS);
+        heart.beat_if_due(Working, 7 * MS);
         assert_eq!(heart.next(), Some(13 * MS), "too early");
-        heart.beat_if_due(true, 8 * MS);
+        heart.beat_if_due(Working, 8 * MS);
         assert_eq!(heart.next(), Some(18 * MS));
-        heart.beat_if_due(true, 40 * MS);
+        heart.beat_if_due(Working, 40 * MS);
         assert_eq!(
             (heart.next(), heart.page.mapped_page().last_beat().map(|beat| beat.time)),
             (Some(50 * MS), Some(40 * MS))
@@ -244,10 +275,29 @@ mod tests {
     #[test]
     fn a_heart_tells_whether_members_may_have_counted_it_as_gone() {
         let mut heart = BeatSource::new(7, 10 * MS, MS).unwrap();
-        assert_eq!(heart.beat_if_due(true, 900 * MS), None, "nobody listened");
-        assert_eq!(heart.beat_if_due(true, 1_150 * MS), None, "250 ms are no loss");
-        assert_eq!(heart.beat_if_due(true, 1_401 * MS), Some(1_150 * MS));
-        assert_eq!(heart.beat_if_due(true, 1_411 * MS), None, "it is told once");
-        assert_eq!([(false, 2_000), (true, 3_000)].map(|(listens, ms)| heart.beat_if_due(listens, ms * MS)), [None; 2]);
+        assert_eq!(heart.beat_if_due(Working, 900 * MS), None, "nobody listened");
+        assert_eq!(heart.beat_if_due(Working, 1_150 * MS), None, "250 ms are no loss");
+        assert_eq!(heart.beat_if_due(Working, 1_401 * MS), Some(1_150 * MS));
+        assert_eq!(heart.beat_if_due(Working, 1_411 * MS), None, "it is told once");
+        assert_eq!(
+            [(Nobody, 2_000), (Working, 3_000)].map(|(audience, ms)| heart.beat_if_due(audience, ms * MS)),
+            [None; 2]
+        );
+    }
+
+    #[test]
+    fn at_rest_a_heart_beats_more_rarely_and_at_its_pace_again_with_the_first_that_works() {
+        let mut heart = BeatSource::new(7, 10 * MS, MS).unwrap();
+        heart.beat_if_due(Working, 10 * MS);
+        heart.beat_if_due(Resting, 20 * MS);
+        assert_eq!(heart.next(), Some(60 * MS), "five intervals after the last");
+        assert_eq!(heart.beat_if_due(Working, 30 * MS), None);
+        assert_eq!(heart.next(), Some(40 * MS), "the one at rest would have been at 60 ms");
+        for (every, at_rest) in [(1, 5), (10, 50), (30, 125), (125, 125)] {
+            heart.set_interval(every * MS);
+            heart.beat_if_due(Resting, 1_000 * MS);
+            assert_eq!(heart.next(), Some((1_000 + at_rest) * MS));
+            heart.beat_if_due(Nobody, 1_000 * MS);
+        }
     }
 }

@@ -7,6 +7,9 @@
 //! ```
 //!
 //! Times are monotonic nanoseconds of the caller. An unknown use counts as busy, so that no step follows from it.
+//!
+//! A tenant whose samples differ in time alone rests: [`IdleWatch::rests_until`] is the moment at which time alone
+//! changes something. The caller leaves out samples until then, and [`IdleWatch::pass_rest`] makes up for them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -154,6 +157,8 @@ pub struct IdleWatch {
     asked: Option<(u64, bool)>,
     /// Bytes held multiplied by seconds, in this time of idleness.
     hoarded: u128,
+    /// True if the last sample differed from the one before in time alone, and caused nothing.
+    is_steady: bool,
 }
 
 impl IdleWatch {
@@ -202,8 +207,53 @@ impl IdleWatch {
         self.taken.contains(&StepKind::Reclaimable) && !plan.dry_run
     }
 
+    /// Time until which samples can be left out while they would differ from the last one in time alone, in ns;
+    /// `None`: the next sample is needed.
+    #[must_use]
+    pub fn rests_until(&self, plan: &IdlePlan) -> Option<u64> {
+        let last = self.last.filter(|_| self.is_steady)?;
+        let end = |since: Option<u64>, span: Duration| since.map(|since| since.saturating_add(to_ns(span)));
+        let harmless = [self.still_since, self.stuck_since].into_iter().flatten().min();
+        let states = [
+            end(self.stuck_since, plan.stalled_after),
+            end(self.still_since, plan.idle_after),
+            end(self.low_since, plan.idle_after),
+            end(self.starved_since, plan.over_after),
+            end(self.asked.filter(|(_, is_killed)| !is_killed).map(|(asked, _)| asked), plan.grace),
+        ];
+        let steps = plan.steps.iter().map(|step| match step.kind.is_harmful() {
+            true => end(harmless, plan.idle_after.saturating_add(step.after)),
+            false => end(Some(self.began), step.after),
+        });
+        let to_come = states.into_iter().chain(steps).flatten().filter(|at| *at > last.at);
+        Some(to_come.min().unwrap_or(u64::MAX))
+    }
+
+    /// Makes up for samples that were left out, the last of them at `until`: they differed in time alone.
+    pub fn pass_rest(&mut self, plan: &IdlePlan, until: u64) {
+        let Some(last) = self.last.filter(|last| last.at < until) else { return };
+        // The average is about the points of the last minutes, also of those without a sample.
+        let (step, back) =
+            ((to_ns(plan.over_after) / WINDOW_POINTS).max(1), self.window.back().map_or(until, |back| back.0));
+        let passed = until.saturating_sub(back) / step;
+        let points = passed.saturating_sub(WINDOW_POINTS) + 1..=passed;
+        self.window.extend(points.map(|point| (back + point * step, last.scaled_ns)));
+        self.take_sample(plan, UseSample { at: until, ..last });
+    }
+
     /// Takes the next sample.
     pub fn take_sample(&mut self, plan: &IdlePlan, sample: UseSample) -> UseNews {
+        let is_same = self.last.is_some_and(|last| UseSample { at: sample.at, ..last } == sample);
+        let news = self.judge_sample(plan, sample);
+        // Use within the last minutes changes their average as time passes.
+        let is_level = self.window.front().is_none_or(|(_, sum)| *sum == sample.scaled_ns)
+            && self.state != UseState::OverUsed
+            && plan.over_from.part_of(to_ns(plan.over_after)) > 0;
+        self.is_steady = is_same && is_level && !sample.waits && news == UseNews::default();
+        news
+    }
+
+    fn judge_sample(&mut self, plan: &IdlePlan, sample: UseSample) -> UseNews {
         let before = self.state;
         let idle = IdleEnd { seconds: self.idle_seconds(), byte_seconds: self.hoarded };
         match self.last.filter(|last| last.at <= sample.at && last.charged_ns <= sample.charged_ns) {

@@ -10,7 +10,7 @@ const SECOND: u64 = 1_000_000_000;
 const GIB: u64 = 1 << 30;
 
 /// One second of a tenant's life.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Life {
     /// Device time that it gets, in thousandths.
     used: u64,
@@ -260,6 +260,42 @@ proptest! {
                 // A restriction never outlives the state.
                 let bounds = tenant.watch.restriction(&tenant.plan);
                 prop_assert!(bounds.is_none() || tenant.watch.state().has_steps());
+            }
+        }
+    }
+
+    /// A tenant that rests is told the same in the same second, whatever it did before and does afterwards.
+    #[test]
+    fn a_tenant_that_rests_is_told_the_same_in_the_same_second(
+        lives in prop::collection::vec((life(), 1..900_u64, 0..2_u64, 0..8_u8), 1..10),
+        after in 1..400_u64,
+    ) {
+        let steps = [(StepKind::Lower, 0), (StepKind::Reclaimable, 30), (StepKind::Suspend, after), (StepKind::Terminate, after)];
+        let mut always = Tenant::new(&steps);
+        let mut resting = Tenant::new(&steps).watch;
+        let (mut last, mut left_out) = (UseSample::default(), 0);
+        for (life, seconds, joins, state) in lives {
+            always.now.joins += joins;
+            (always.now.is_paused, always.now.is_unmeasured) = (state == 1, state == 2);
+            always.now.members = usize::from(state != 3);
+            for _ in 0..seconds {
+                let news = always.live(life);
+                let (now, is_same) = (always.now, UseSample { at: always.now.at, ..last } == always.now);
+                if is_same && resting.rests_until(&always.plan).is_some_and(|until| now.at < until) {
+                    prop_assert_eq!(news, UseNews::default());
+                    left_out += 1;
+                } else {
+                    resting.pass_rest(&always.plan, now.at - SECOND);
+                    prop_assert_eq!(resting.take_sample(&always.plan, now), news);
+                    last = now;
+                }
+            }
+            let mut as_of_now = resting.clone();
+            as_of_now.pass_rest(&always.plan, always.now.at);
+            prop_assert_eq!(as_of_now.idle_seconds(), always.watch.idle_seconds());
+            prop_assert_eq!(as_of_now.hoarded_byte_seconds(), always.watch.hoarded_byte_seconds());
+            if life == EMPTY && seconds > 700 {
+                prop_assert!(left_out > 0, "nobody rested");
             }
         }
     }

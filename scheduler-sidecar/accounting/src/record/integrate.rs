@@ -206,6 +206,16 @@ impl UsageIntegral {
         }
     }
 
+    /// Counts the allocations until now: they are as they were at the last call.
+    pub fn pass_time(&mut self, now: ClockMoment) {
+        let holding = self.last.iter().filter(|(_, last)| last.held > 0);
+        let holding: Vec<_> =
+            holding.map(|(whose, last)| (whose.clone(), last.held, last.refused, last.rose)).collect();
+        for (whose, held, refused, rose) in holding {
+            self.holds_one(&whose, held, refused, rose, now);
+        }
+    }
+
     /// Takes one tenant's current allocations on one device, as [`UsageIntegral::add_held`] does for all.
     pub fn holds_one(&mut self, whose: &RoomDevice, used: u64, refused: Option<u64>, rose: u64, now: ClockMoment) {
         if !self.last.contains_key(whose) {
@@ -429,6 +439,28 @@ mod tests {
         assert_eq!(all(&integral).peak_bytes, 1000);
         let rows: Vec<u64> = integral.waiting_rows().0.values().map(|row| row.memory_byte_seconds).collect();
         assert_eq!(rows, [9 * 1000, 6 * 1000 + 10 * 200]);
+    }
+
+    #[test]
+    fn time_passes_for_memory_that_is_held_without_another_reading() {
+        let held = BTreeMap::from([(whose(), HeldMemory { used: 1000, ..HeldMemory::default() })]);
+        let run = |pass: bool| {
+            let mut integral = UsageIntegral::default();
+            integral.add_sums(&whose(), sums(0), 0, at(0));
+            for second in 50..70 {
+                let is_reading = second == 50 || second == 65;
+                match pass && !is_reading {
+                    true => integral.pass_time(at(second)),
+                    false => integral.add_held(&held, |_| (2, 1500), at(second)),
+                }
+                if second == 62 {
+                    integral.clear_written();
+                }
+            }
+            integral.waiting_rows().0.clone()
+        };
+        assert_eq!(run(true), run(false));
+        assert!(run(true).values().all(|row| row.memory_byte_seconds == 7 * 1000 && row.peak_bytes == 1000));
     }
 
     #[test]

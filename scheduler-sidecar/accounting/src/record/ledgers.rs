@@ -145,6 +145,13 @@ pub struct LedgerFiles {
     is_other: bool,
     /// Number of readings so far.
     readings: u64,
+    scratch: LedgerScratch,
+}
+
+/// Memory for one reading. A reading looks only at what it wrote there, so it is not cleared.
+#[derive(Default)]
+struct LedgerScratch {
+    bytes: Vec<u8>,
 }
 
 impl LedgerFiles {
@@ -154,7 +161,7 @@ impl LedgerFiles {
     /// # Errors
     /// The reason why the file cannot be read as a ledger.
     pub fn take(&mut self, whose: RoomDevice, path: PathBuf, now: Instant) -> Result<(), &'static str> {
-        let reading = match read_file(&path) {
+        let reading = match self.scratch.read_file(&path) {
             Ok(reading) => Some(reading),
             Err(ReadFailure::Passing) => None,
             Err(ReadFailure::Broken(why)) => return Err(why),
@@ -209,7 +216,7 @@ impl LedgerFiles {
     fn read_one(&mut self, whose: &RoomDevice, now: Instant) -> bool {
         let Some(kept) = self.kept.get_mut(whose) else { return false };
         self.readings += 1;
-        match read_file(&kept.path) {
+        match self.scratch.read_file(&kept.path) {
             Ok(reading) => {
                 let changed = kept.keep_reading(reading, now);
                 kept.plan_next(now);
@@ -271,10 +278,19 @@ impl LedgerFiles {
         self.readings
     }
 
-    /// When the last reading of each ledger began.
-    #[must_use]
-    pub fn read_at(&self) -> BTreeMap<RoomDevice, Instant> {
-        self.contents().map(|(whose, content)| (whose.clone(), content.read)).collect()
+    /// Copies the begin of each ledger's last reading.
+    ///
+    /// # Cost
+    /// Nothing is allocated if the ledgers are those of the last copy.
+    pub fn copy_times(&self, times: &mut BTreeMap<RoomDevice, Instant>) {
+        let mut contents = self.contents();
+        let take = |(whose, at): (&RoomDevice, &mut Instant)| {
+            contents.next().filter(|(of, _)| *of == whose).map(|(_, content)| *at = content.read).is_some()
+        };
+        let are_same = times.iter_mut().all(take) && contents.next().is_none();
+        if !are_same {
+            *times = self.contents().map(|(whose, content)| (whose.clone(), content.read)).collect();
+        }
     }
 
     fn contents(&self) -> impl Iterator<Item = (&RoomDevice, &LedgerContent)> {
@@ -319,48 +335,52 @@ enum ReadFailure {
     Passing,
 }
 
-/// Opens and reads a file that may be a ledger. No link is followed, and a pipe does not block.
-fn read_file(path: &Path) -> Result<(FileIdentity, HeldMemory), ReadFailure> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    match rustix::fs::open(path, flags, Mode::empty()) {
-        Ok(file) => read(&file).map_err(ReadFailure::Broken),
-        Err(Errno::NOENT | Errno::NOTDIR) => Err(ReadFailure::Broken("it was removed")),
-        Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR) => Err(ReadFailure::Passing),
-        Err(Errno::LOOP | Errno::NXIO) => Err(ReadFailure::Broken("it is no plain file")),
-        Err(_) => Err(ReadFailure::Broken("it cannot be opened")),
-    }
-}
-
-fn read(file: &OwnedFd) -> Result<(FileIdentity, HeldMemory), &'static str> {
-    let stat = fstat(file).map_err(|_| "it cannot be looked at")?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err("it is no plain file");
-    }
-    if usize::try_from(stat.st_size) != Ok(LEDGER_BYTES) {
-        return Err("it has another size");
-    }
-    let mut bytes = vec![0; LEDGER_BYTES];
-    read_range(file, &mut bytes, 0..LEDGER_HEADER_BYTES)?;
-    let Some((slots, shares)) = used_ranges(&bytes) else { return Err("it is no ledger of this version") };
-    read_range(file, &mut bytes, slots)?;
-    read_range(file, &mut bytes, shares)?;
-    let Some(said) = parse_ledger(&bytes) else { return Err("it is no ledger of this version") };
-    let mut held = HeldMemory { used: said.shared, peak: said.peak, refused: said.refused, ..HeldMemory::default() };
-    held.claimed = said.claimed;
-    held.doors = open_doors_in(&bytes).filter(|(count, _)| *count > 0);
-    for member in said.members {
-        let lives = lock::held_by_another(file.as_fd(), slot_lock_offset(member.index)).unwrap_or(true);
-        if lives {
-            let (used, overhead) = (member.used.min(MAX_HELD_BYTES), member.overhead.min(member.used));
-            held.used = held.used.saturating_add(used);
-            held.overhead = held.overhead.saturating_add(overhead);
-            held.parts.push(ProcessPart { pid: member.pid, used, overhead });
+impl LedgerScratch {
+    /// Opens and reads a file that may be a ledger. No link is followed, and a pipe does not block.
+    fn read_file(&mut self, path: &Path) -> Result<(FileIdentity, HeldMemory), ReadFailure> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        match rustix::fs::open(path, flags, Mode::empty()) {
+            Ok(file) => self.read(&file).map_err(ReadFailure::Broken),
+            Err(Errno::NOENT | Errno::NOTDIR) => Err(ReadFailure::Broken("it was removed")),
+            Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR) => Err(ReadFailure::Passing),
+            Err(Errno::LOOP | Errno::NXIO) => Err(ReadFailure::Broken("it is no plain file")),
+            Err(_) => Err(ReadFailure::Broken("it cannot be opened")),
         }
     }
-    held.used = held.used.min(MAX_HELD_BYTES);
-    // Some libraries do not record a peak.
-    held.peak = held.peak.min(MAX_HELD_BYTES).max(held.used);
-    Ok(((stat.st_dev, stat.st_ino), held))
+
+    fn read(&mut self, file: &OwnedFd) -> Result<(FileIdentity, HeldMemory), &'static str> {
+        let stat = fstat(file).map_err(|_| "it cannot be looked at")?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err("it is no plain file");
+        }
+        if usize::try_from(stat.st_size) != Ok(LEDGER_BYTES) {
+            return Err("it has another size");
+        }
+        self.bytes.resize(LEDGER_BYTES, 0);
+        let bytes = &mut self.bytes;
+        read_range(file, bytes, 0..LEDGER_HEADER_BYTES)?;
+        let Some((slots, shares)) = used_ranges(bytes) else { return Err("it is no ledger of this version") };
+        read_range(file, bytes, slots)?;
+        read_range(file, bytes, shares)?;
+        let Some(said) = parse_ledger(bytes) else { return Err("it is no ledger of this version") };
+        let mut held =
+            HeldMemory { used: said.shared, peak: said.peak, refused: said.refused, ..HeldMemory::default() };
+        held.claimed = said.claimed;
+        held.doors = open_doors_in(bytes).filter(|(count, _)| *count > 0);
+        for member in said.members {
+            let lives = lock::held_by_another(file.as_fd(), slot_lock_offset(member.index)).unwrap_or(true);
+            if lives {
+                let (used, overhead) = (member.used.min(MAX_HELD_BYTES), member.overhead.min(member.used));
+                held.used = held.used.saturating_add(used);
+                held.overhead = held.overhead.saturating_add(overhead);
+                held.parts.push(ProcessPart { pid: member.pid, used, overhead });
+            }
+        }
+        held.used = held.used.min(MAX_HELD_BYTES);
+        // Some libraries do not record a peak.
+        held.peak = held.peak.min(MAX_HELD_BYTES).max(held.used);
+        Ok(((stat.st_dev, stat.st_ino), held))
+    }
 }
 
 fn read_range(file: &OwnedFd, bytes: &mut [u8], range: std::ops::Range<usize>) -> Result<(), &'static str> {
@@ -401,6 +421,31 @@ mod tests {
         word(&mut file, LEDGER_HEADER_BYTES + LEDGER_SLOT_BYTES / 2, &4711u32.to_le_bytes());
         assert!(lock::try_lock(file.as_fd(), slot_lock_offset(0)).unwrap());
         file
+    }
+
+    #[test]
+    fn a_reading_contains_nothing_of_the_ledger_that_was_read_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let (now, whose) = (Instant::now(), |room| (room, "GPU-1".to_owned()));
+        let mut ledgers = LedgerFiles::default();
+        let _full = ledger(&dir.path().join("full"), 1000);
+        let mut empty = ledger(&dir.path().join("empty"), 0);
+        word(&mut empty, 20, &0u32.to_le_bytes());
+        let mut times = BTreeMap::new();
+        for (room, name) in [(1, "full"), (2, "empty"), (3, "full")] {
+            ledgers.take(whose(room), dir.path().join(name), now).unwrap();
+            ledgers.copy_times(&mut times);
+            assert_eq!(times.len() as u64, room);
+        }
+        let used = |room| ledgers.held_by(&whose(room)).map(|held| (held.used, held.parts.len()));
+        assert_eq!([1, 2, 3].map(used), [Some((1000, 1)), Some((0, 0)), Some((1000, 1))]);
+        let later = now + QUICK;
+        ledgers.read_due(later, 3);
+        ledgers.copy_times(&mut times);
+        assert_eq!(times, BTreeMap::from([1, 2, 3].map(|room| (whose(room), later))));
+        ledgers.forget_room(2);
+        ledgers.copy_times(&mut times);
+        assert_eq!(times.into_keys().collect::<Vec<_>>(), [whose(1), whose(3)]);
     }
 
     #[test]

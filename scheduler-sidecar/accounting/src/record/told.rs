@@ -15,14 +15,18 @@ use super::ledgers::HeldMemory;
 pub struct ToldRefusals(BTreeMap<RoomDevice, (u64, u64)>);
 
 impl ToldRefusals {
-    /// Compares with the last counts, and logs every increase.
+    /// Compares with the last counts, and logs every increase. Returns true if a tenant's name is not known yet.
     pub fn tell_new<'n>(
         &mut self,
         held: &BTreeMap<RoomDevice, HeldMemory>,
         name: impl Fn(&RoomDevice) -> Option<&'n str>,
-    ) {
+    ) -> bool {
+        let mut lacks_name = false;
         for (whose, now) in held {
-            let Some(tenant) = name(whose) else { continue };
+            let Some(tenant) = name(whose) else {
+                lacks_name = true;
+                continue;
+            };
             let bypasses = now.doors.as_ref().map_or(0, |(count, _)| *count);
             let before = match self.0.get_mut(whose) {
                 Some(before) => Some(std::mem::replace(before, (now.refused, bypasses))),
@@ -48,5 +52,6 @@ impl ToldRefusals {
             }
         }
         self.0.retain(|whose, _| held.contains_key(whose));
+        lacks_name
     }
 }

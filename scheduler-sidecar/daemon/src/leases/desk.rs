@@ -1,7 +1,7 @@
 //! The arbiter's access to the pages: it writes changed gates before it reads a report again, so no launch in between
 //! is missed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 
 use shim_sys::futex;
@@ -13,6 +13,7 @@ use super::{MemberSlot, TenantState};
 pub(super) struct BoardWriter<'l, B, R> {
     pub reports: &'l mut Reports<R>,
     pub houses: &'l mut BTreeMap<arbiter::TenantId, TenantState<B, R>>,
+    pub stirred: &'l mut BTreeSet<arbiter::TenantId>,
     pub places: &'l [Option<MemberSlot>],
     pub now: u64,
 }
@@ -33,7 +34,7 @@ impl<B: Deref<Target = BoardPage>, R> BoardWriter<'_, B, R> {
     fn apply_decision(&mut self, decision: &Decision) {
         let Some(Some(MemberSlot { tenant, index })) = self.places.get(decision.slot.index()) else { return };
         let Some(house) = self.houses.get_mut(tenant) else { return };
-        house.stirred = true;
+        self.stirred.insert(*tenant);
         let times = house.times.entry(decision.device).or_default();
         let Some(pages) = house.pages.as_mut() else { return };
         if let Some(slot) = pages.board.slots.get(*index) {

@@ -155,11 +155,13 @@ impl LeasedDevices {
         self.all.get(usize::from(device.0)).is_some_and(|device| device.sharing == DeviceSharing::Leases)
     }
 
-    /// Sets which devices the driver has lost, by UUID.
-    pub fn set_lost<'u>(&mut self, lost: impl Iterator<Item = &'u str>) {
+    /// Sets which devices the driver has lost, by UUID. Returns true if they are others.
+    pub fn set_lost<'u>(&mut self, lost: impl Iterator<Item = &'u str>) -> bool {
         let lost = lost.map(uuid_key).collect();
-        self.stale |= self.lost != lost;
+        let is_other = self.lost != lost;
+        self.stale |= is_other;
         self.lost = lost;
+        is_other
     }
 
     /// True if the driver has lost the device.

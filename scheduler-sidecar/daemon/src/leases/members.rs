@@ -31,7 +31,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         now: u64,
     ) -> Result<usize, String> {
         let Some(house) = self.houses.get_mut(&number) else { return Err("the tenant was removed".into()) };
-        house.stirred = true;
+        self.stirred.insert(number);
         let name = &house.tenant.name;
         let on = house.tenant.on_device(uuid)?.clone();
         let is_paused = house.is_paused_on(uuid);
@@ -115,7 +115,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
     /// Removes a member from all its devices, with its leases. Charges its last report.
     pub fn leave_devices(&mut self, number: arbiter::TenantId, member: u64, now: u64) {
         let Some(house) = self.houses.get_mut(&number) else { return };
-        house.stirred = true;
+        self.stirred.insert(number);
         let Some(pages) = &mut house.pages else { return };
         let Some(slots) = pages.members.remove(&member) else { return };
         self.reports.set_now(now);

@@ -470,6 +470,35 @@ fn a_paused_tenants_work_drains_and_it_goes_on_where_it_was() {
 }
 
 #[test]
+fn the_leases_rest_while_nobody_works_or_waits_or_may_launch() {
+    let mut world = World::new(&[weight(2), weight(1)]);
+    let rests = |world: &mut World| {
+        for tenant in world.leases.stirred_tenants() {
+            world.leases.used_since(tenant, world.now);
+        }
+        world.leases.is_at_rest()
+    };
+    let (a, b) = (world.join(0, 0), world.join(1, 0));
+    world.ring(Number(0));
+    world.ring(Number(1));
+    assert!(!world.leases.is_at_rest(), "they joined, and nobody looked at their use yet");
+    assert!(rests(&mut world));
+    world.wish(a);
+    assert!(!rests(&mut world), "it has a lease");
+    world.launch(3 * MS);
+    world.pause(0, true);
+    world.wish(b);
+    assert!(!rests(&mut world), "its work drains, and another waits");
+    world.run(4 * MS, MS);
+    world.pause(1, true);
+    world.run(5_000 * MS, MS);
+    assert!(rests(&mut world), "all work is done");
+    world.leave(b);
+    world.leave(a);
+    assert!(rests(&mut world), "nobody is left");
+}
+
+#[test]
 fn a_wish_that_was_granted_already_is_no_sign_of_an_empty_account() {
     let ceiling = Terms { ceiling: Share::from_percent(50), ..Terms::default() };
     let mut world = World::new(&[ceiling]);

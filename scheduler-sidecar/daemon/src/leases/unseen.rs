@@ -69,9 +69,10 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
     }
 
     /// Sets which devices the driver has lost, by UUID; replaces the list of the last call. The leases on them end now,
-    /// and nobody waits for a lease there until the device is back.
-    pub fn lose_devices<'u>(&mut self, lost: impl Iterator<Item = &'u str>, now: u64) {
-        self.devices.set_lost(lost);
+    /// and nobody waits for a lease there until the device is back. Returns true if the list is another one.
+    pub fn lose_devices<'u>(&mut self, lost: impl Iterator<Item = &'u str>, now: u64) -> bool {
+        let is_other = self.devices.set_lost(lost);
         self.tick(now);
+        is_other
     }
 }

@@ -102,21 +102,37 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
     /// As [`Self::used_by_tenant`], or `None` if nothing can have changed since the last call. A member uses nothing
     /// if it has no open gate, does not wait at one, has no queued work and did not ring.
     pub fn used_since(&mut self, number: TenantId, now: u64) -> Option<Vec<Used>> {
-        self.houses.get(&number).filter(|house| house.stirred)?;
+        self.stirred.get(&number)?;
         let used = self.used_by_tenant(number, now);
-        let house = self.houses.get_mut(&number)?;
+        let house = self.houses.get(&number)?;
         let mut slots = house.pages.iter().flat_map(|pages| pages.slots.iter().flatten());
-        house.stirred = slots.any(|slot| {
+        let works = slots.any(|slot| {
             let has_gate = matches!(slot.gate, Gate::Open | Gate::Run { .. });
             slot.stands.is_some() || has_gate || self.arbiter.last_report(slot.id).in_flight != Some(0)
         });
+        if !works {
+            self.stirred.remove(&number);
+        }
         Some(used)
     }
 
     /// True if [`Self::used_since`] would return the usage: it may have changed since the last call.
     #[must_use]
     pub fn is_stirred(&self, number: TenantId) -> bool {
-        self.houses.get(&number).is_some_and(|house| house.stirred)
+        self.stirred.contains(&number)
+    }
+
+    /// The tenants for which [`Self::used_since`] would return the usage.
+    #[must_use]
+    pub fn stirred_tenants(&self) -> Vec<TenantId> {
+        self.stirred.iter().copied().collect()
+    }
+
+    /// True if no decision is to come, and no tenant's usage can have changed since it was last read: nobody has a
+    /// lease or an open gate, and nobody waits.
+    #[must_use]
+    pub fn is_at_rest(&self) -> bool {
+        self.stirred.is_empty() && self.next_deadline().is_none()
     }
 
     /// The name of a device that a member joined, as it is used everywhere.

@@ -2,15 +2,21 @@
 //!
 //! # Cost
 //! For each process one system call, if the kernel reports the number of its descriptors (Linux 6.2) and that number
-//! did not change. Otherwise its descriptors are read. Every [`THOROUGH_EVERY`] looks they are read in any case, for a
-//! process that closes one file when it opens another. A process's own name is used in messages only.
+//! is 0, as for all threads of the kernel, or did not change. Otherwise its descriptors are read. Every
+//! [`THOROUGH_EVERY`] looks they are read in any case, for a process that closes one file when it opens another. A
+//! process's own name is used in messages only.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, openat, readlinkat, statat};
+use rustix::io::Errno;
 
 use super::image::Image;
 use vgpu_config::problem::escape_value;
@@ -55,6 +61,8 @@ pub struct ProcessScanner {
     /// Results of earlier rounds of the check, by process ID.
     known: HashMap<u32, KnownProcess>,
     looks: u32,
+    /// True if the kernel reports the number of a process's descriptors.
+    are_descriptors_counted: bool,
     /// Mount namespace and root directory of the host's first process. `None`: they cannot be read, so no process
     /// counts as in a container.
     host: Option<(PathBuf, (u64, u64))>,
@@ -65,7 +73,7 @@ pub struct ProcessScanner {
 struct KnownProcess {
     /// Inode of the process's list of descriptors in /proc. A later process with the same ID has another inode.
     inode: u64,
-    /// Number of descriptors when they were read; 0: the kernel does not report it.
+    /// Number of descriptors when they were read; 0: none, or the kernel does not report it.
     count: u64,
     /// Device file among the descriptors, with the process that has it open; `None`: none.
     holds: Option<(ProcessId, String)>,
@@ -81,7 +89,9 @@ impl ProcessScanner {
         // host's root.
         let host = world_of(Path::new("/proc/1")).or_else(|| world_of(Path::new("/proc/self")));
         let (root, patterns) = (PathBuf::from("/proc"), patterns.to_vec());
-        Self { root, patterns, known: HashMap::new(), looks: 0, host }
+        // This process has descriptors.
+        let are_descriptors_counted = fs::metadata("/proc/self/fd").is_ok_and(|meta| meta.size() > 0);
+        Self { root, patterns, known: HashMap::new(), looks: 0, are_descriptors_counted, host }
     }
 
     /// The processes that have a device file open, except this one.
@@ -89,18 +99,27 @@ impl ProcessScanner {
     /// # Errors
     /// A message: /proc cannot be read.
     pub fn device_holders(&mut self) -> Result<Vec<(ProcessId, String)>, String> {
-        let entries = fs::read_dir(&self.root).map_err(|why| format!("{}: {why}", self.root.display()))?;
+        let fail = |why: Errno| format!("{}: {why}", self.root.display());
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(&self.root, flags, Mode::empty()).map_err(fail)?;
+        let entries = Dir::read_from(&root).map_err(fail)?;
+        let (own, mut files) = (std::process::id(), String::new());
         let thorough = self.looks.is_multiple_of(THOROUGH_EVERY);
         self.looks = self.looks.wrapping_add(1);
         let look = self.looks;
         let mut found = Vec::new();
         for entry in entries.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-            if pid == std::process::id() {
+            let Some(pid) = entry.file_name().to_str().ok().and_then(|name| name.parse::<u32>().ok()) else { continue };
+            if pid == own {
                 continue;
             }
-            let files = entry.path().join("fd");
-            let Ok((inode, count)) = fs::metadata(&files).map(|meta| (meta.ino(), meta.size())) else { continue };
+            files.clear();
+            let _ = write!(files, "{pid}/fd");
+            let Ok(stat) = statat(&root, files.as_str(), AtFlags::empty()) else { continue };
+            let (inode, count) = (stat.st_ino, u64::try_from(stat.st_size).unwrap_or(0));
+            if count == 0 && self.are_descriptors_counted {
+                continue;
+            }
             let before = self.known.get_mut(&pid).filter(|known| known.inode == inode && known.count == count);
             match before.filter(|_| count != 0 && !thorough) {
                 Some(known) => {
@@ -108,7 +127,8 @@ impl ProcessScanner {
                     found.extend(known.holds.clone());
                 }
                 None => {
-                    let holds = self.device_among(&files).and_then(|device| Some((self.process_by_pid(pid)?, device)));
+                    let holds =
+                        self.device_among(&root, &files).and_then(|device| Some((self.process_by_pid(pid)?, device)));
                     found.extend(holds.clone());
                     self.known.insert(pid, KnownProcess { inode, count, holds, look });
                 }
@@ -130,10 +150,14 @@ impl ProcessScanner {
         image_below(&self.root, pid)
     }
 
-    fn device_among(&self, files: &Path) -> Option<String> {
-        let entries = fs::read_dir(files).ok()?;
-        entries.flatten().find_map(|entry| {
-            let target = fs::read_link(entry.path()).ok()?;
+    /// The first device file among a process's descriptors. `files`: their directory, below that of all processes.
+    fn device_among(&self, root: &OwnedFd, files: &str) -> Option<String> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let files = openat(root, files, flags, Mode::empty()).ok()?;
+        let mut target = Vec::new();
+        Dir::read_from(&files).ok()?.flatten().find_map(|entry| {
+            target = readlinkat(&files, entry.file_name(), std::mem::take(&mut target)).ok()?.into_bytes();
+            let target = OsStr::from_bytes(&target);
             let target = target.to_str()?;
             let target = target.strip_suffix(" (deleted)").unwrap_or(target);
             self.patterns.iter().any(|pattern| matches_pattern(pattern, target)).then(|| escape_value(target))

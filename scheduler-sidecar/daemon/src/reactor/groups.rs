@@ -4,6 +4,7 @@
 //! tenants run, when weights are computed again, and which events are told.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tracing::{info, warn};
@@ -17,6 +18,7 @@ use vgpu_policy::chain::decide;
 use vgpu_policy::groups::{
     GroupInputs, GroupShares, HeldWeights, divide_shares, divides_by_use, settle_weights, weight_changes,
 };
+use vgpu_policy::outcome::Decision;
 use vgpu_policy::quotas::{
     PeriodUse, QuotaLevel, QuotaResource, QuotaState, UseByPeriod, follow_quotas, period_starts, quota_changes,
 };
@@ -47,6 +49,10 @@ pub(super) struct GroupState {
     weighed: Option<Instant>,
     weights: Vec<UsageChange>,
     quotas: Vec<UsageChange>,
+    /// The tenants with the terms of windows and bookings, and the time until which these hold, in seconds since 1970.
+    scheduled: Option<(Vec<TenantPlan>, i64)>,
+    /// The use by which the quotas were judged last, and the end of the first of their periods, in seconds since 1970.
+    judged: Option<(Arc<GroupUse>, i64)>,
     /// Limits whose state was told.
     told: BTreeMap<LimitKey, QuotaState>,
 }
@@ -72,6 +78,13 @@ impl GroupState {
     /// is on another scale.
     pub fn weigh_again(&mut self) {
         self.weighed = None;
+        self.forget_schedule();
+    }
+
+    /// Forgets the terms that windows and bookings give and the judgement of quotas, because something that they follow
+    /// from may have changed.
+    pub fn forget_schedule(&mut self) {
+        (self.scheduled, self.judged) = (None, None);
     }
 
     /// Forgets all that followed from use, because no group follows it any more.
@@ -79,6 +92,7 @@ impl GroupState {
         self.weights.clear();
         self.quotas.clear();
         self.held.clear();
+        self.forget_schedule();
         self.tell_quotas(Vec::new());
     }
 
@@ -172,11 +186,17 @@ impl Reactor {
                 self.groups.weighed = Some(now);
                 self.weigh_tenants(&used, clock);
             }
+            let is_judged = |(judged, until): &(Arc<GroupUse>, i64)| judged.since == used.since && clock < *until;
+            if self.groups.judged.as_ref().is_some_and(is_judged) {
+                return;
+            }
             let states = self.quota_states(&used, clock);
+            let until = states.iter().map(|state| state.end).min().unwrap_or(i64::MIN);
             let open = self.rooms.values().filter(|room| !room.is_removed()).map(|room| &room.base);
             let tenants = open.map(|tenant| (tenant.name.as_str(), tenant.bearer.group.as_deref()));
             self.groups.quotas = quota_changes(tenants, &states);
             self.groups.tell_quotas(states);
+            self.groups.judged = Some((used, until));
         }
     }
 
@@ -192,18 +212,21 @@ impl Reactor {
             self.groups.held.clear();
             return self.groups.weights.clear();
         }
-        let tenants = self.scheduled_tenants(clock);
+        let kept = self.groups.scheduled.take().filter(|(_, until)| clock < *until);
+        let (tenants, until) = kept.unwrap_or_else(|| self.scheduled_tenants(clock));
         let (groups, half_life) = (&plan.groups, plan.daemon.half_life);
         let inputs = GroupInputs { groups, half_life, tenants: &tenants, running: &running, used: &used.decayed };
         self.groups.held = settle_weights(&inputs, &divide_shares(&inputs), &self.groups.held);
         self.groups.weights = weight_changes(&inputs, &self.groups.held);
+        self.groups.scheduled = Some((tenants, until));
     }
 
-    /// The tenants with the terms that windows and bookings give them now.
-    fn scheduled_tenants(&self, clock: i64) -> Vec<TenantPlan> {
+    /// The tenants with the terms that windows and bookings give them now, and the time until which these hold.
+    fn scheduled_tenants(&self, clock: i64) -> (Vec<TenantPlan>, i64) {
         let givens = self.policy_givens();
         let inputs = PolicyInputs { usage: &[], overrides: &[], ..givens.to_inputs() };
-        decide(&inputs, clock).outcomes.into_iter().map(|outcome| outcome.tenant).collect()
+        let Decision { outcomes, next, .. } = decide(&inputs, clock);
+        (outcomes.into_iter().map(|outcome| outcome.tenant).collect(), next.unwrap_or(i64::MAX))
     }
 
     /// State of the groups, for people and metrics.
@@ -214,7 +237,7 @@ impl Reactor {
         let clock = clock::unix_seconds();
         let running = self.groups.running(Instant::now());
         let used = self.record.group_use().filter(|_| self.follows_groups());
-        let tenants = self.scheduled_tenants(clock);
+        let (tenants, _) = self.scheduled_tenants(clock);
         let Some(plan) = self.loaded.as_ref().map(|loaded| &loaded.plan) else { return Vec::new() };
         let (groups, half_life) = (&plan.groups, plan.daemon.half_life);
         let none = BTreeMap::new();

@@ -44,8 +44,6 @@ struct FollowedTenant {
     restriction: Option<(Restriction, UseState)>,
     /// True while the step `suspend` holds.
     is_suspended: bool,
-    /// False: the last samples had none of this tenant.
-    is_sampled: bool,
 }
 
 impl FollowedTenant {
@@ -91,9 +89,11 @@ impl IdleFollower {
         self.changes = restricted.map(change).collect();
     }
 
-    /// How a tenant uses what it holds; `None`: it is not followed.
-    pub fn status_of(&self, tenant: &str) -> Option<IdleStatus> {
+    /// How a tenant used what it holds at the last look, which was at `looked`; `None`: it is not followed.
+    pub fn status_of(&self, tenant: &str, looked: u64) -> Option<IdleStatus> {
         let FollowedTenant { plan, watch, memory, .. } = self.tenants.get(tenant)?;
+        let mut watch = watch.clone();
+        watch.pass_rest(plan, looked);
         Some(IdleStatus {
             state: watch.state().word().to_owned(),
             idle_seconds: watch.idle_seconds(),
@@ -124,8 +124,9 @@ fn to_gib_hours(byte_seconds: u128) -> f64 {
 }
 
 impl Reactor {
-    /// Takes the next samples: logs changed states, takes steps that are due, and decides which terms change.
-    pub(super) fn follow_idle(&mut self, samples: &[(u64, UseSample)]) {
+    /// Takes the next samples: logs changed states, takes steps that are due, and decides which terms change. A tenant
+    /// without a sample rests.
+    pub(super) fn follow_idle(&mut self, samples: &[(u64, UseSample)], last_look: u64) {
         let mut follower = std::mem::take(&mut self.policies.needs.idle);
         let followed = &mut follower.tenants;
         let mut is_other = false;
@@ -136,8 +137,9 @@ impl Reactor {
                 followed.insert(name.clone(), FollowedTenant::default());
             }
             let Some(tenant) = followed.get_mut(name) else { continue };
+            tenant.memory = sample.memory;
+            tenant.watch.pass_rest(&tenant.plan, last_look);
             tenant.follow_plan(plan, room.tenant.mode);
-            (tenant.memory, tenant.is_sampled) = (sample.memory, true);
             let news = tenant.watch.take_sample(&tenant.plan, *sample);
             if let Some((before, state)) = news.change {
                 tell_change(name, before, state, news.ended, sample);
@@ -155,12 +157,22 @@ impl Reactor {
             let restriction = tenant.watch.restriction(&tenant.plan).map(|bounds| (bounds, tenant.watch.state()));
             is_other |= restriction != tenant.restriction;
             tenant.restriction = restriction;
+            // A deadline counts the time that the tenant gets, so it needs each sample.
+            if room.tenant.usage.deadline.is_none()
+                && let Some(until) = tenant.watch.rests_until(&tenant.plan)
+            {
+                self.policies.needs.note_rest(*id, until);
+            }
         }
-        followed.retain(|_, tenant| {
-            let is_sampled = std::mem::take(&mut tenant.is_sampled);
-            is_other |= !is_sampled && tenant.restriction.is_some();
-            is_sampled
-        });
+        let with_plan = self.rooms.values().filter(|room| !room.is_removed() && room.tenant.usage.idle.is_some());
+        if followed.len() > with_plan.clone().count() {
+            let names: BTreeSet<&str> = with_plan.map(|room| room.tenant.name.as_str()).collect();
+            followed.retain(|name, tenant| {
+                let stays = names.contains(name.as_str());
+                is_other |= !stays && tenant.restriction.is_some();
+                stays
+            });
+        }
         if is_other {
             follower.collect_changes();
         }

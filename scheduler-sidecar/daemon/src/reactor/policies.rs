@@ -375,6 +375,7 @@ impl Reactor {
     /// Decides what holds now, and puts it in force at once. Tenants whose terms stay the same are not touched.
     pub(super) fn apply_policies(&mut self, note: &ChangeNote) {
         self.follow_usage_if_configured();
+        self.groups.forget_schedule();
         let now = clock::unix_seconds();
         let givens = self.policy_givens();
         let Decision { outcomes, refused, next } = decide(&givens.to_inputs(), now);
@@ -418,6 +419,7 @@ impl Reactor {
         let reason = note.reason.as_ref().filter(|_| said.is_some());
         let is_observed_now = room.tenant.mode == Mode::Enforce && fresh.mode != Mode::Enforce;
         if room.tenant != fresh {
+            self.policies.needs.note_changed(id);
             let what = said.cloned().unwrap_or_else(|| difference_words(&room.tenant, outcome, now));
             let is_share = said.is_none() && self.policies.is_share_of_use(&room.tenant, outcome);
             room.take_terms(fresh.clone());
@@ -436,6 +438,7 @@ impl Reactor {
         }
         let was_paused_on = self.leases.paused_devices(number);
         if outcome.paused_on != was_paused_on {
+            self.policies.needs.note_changed(id);
             self.leases.set_pauses(number, outcome.paused_on.clone(), clock::now());
             let cause = outcome.steps.iter().rev().find(|step| step.key == "paused");
             let what = cause.map_or_else(String::new, |step| step.cause.to_words(now));

@@ -40,7 +40,9 @@ impl Reactor {
                     (proof.suspected_tenants(), proof.take_changed(), proof.uncharged_bytes());
                 let (unseen, lost) = (proof.unseen_workers(), proof.lost_devices());
                 self.leases.work_unseen(&unseen, clock::now());
-                self.leases.lose_devices(lost.keys().map(String::as_str), clock::now());
+                if self.leases.lose_devices(lost.keys().map(String::as_str), clock::now()) {
+                    self.policies.needs.note_all_changed();
+                }
                 if what == ASK_LEDGERS {
                     let is_one = |name: &String| suspects.contains(name);
                     let rooms = self.rooms.iter().filter(|(_, room)| is_one(&room.tenant.name)).map(|(id, _)| *id);
@@ -62,6 +64,7 @@ impl Reactor {
                 self.count_uncharged(HashMap::new());
                 self.leases.work_unseen(&[], clock::now());
                 self.leases.lose_devices(std::iter::empty(), clock::now());
+                self.policies.needs.note_all_changed();
                 warn!(kind = "proof.blind", "the thread that proves enforcement is gone; limits are still enforced");
             }
         }
@@ -71,6 +74,7 @@ impl Reactor {
     /// amounts counted before.
     fn count_uncharged(&mut self, counted: HashMap<TenantDeviceKey, Uncharged>) {
         let now = clock::now();
+        self.policies.needs.note_all_changed();
         for (id, room) in &self.rooms {
             let of = counted.iter().filter(|((tenant, _), _)| *tenant == room.tenant.name);
             self.leases.count_uncharged(

@@ -222,6 +222,7 @@ impl Reactor {
     pub(super) fn take_in(&mut self, id: u64, tenant: TenantConfig, door: ListeningSocket) {
         match self.rooms.get_mut(&id) {
             Some(room) => {
+                self.policies.needs.note_changed(id);
                 room.take_terms(tenant.clone());
                 (room.base, room.door) = (tenant.clone(), Some(door));
             }
@@ -281,6 +282,7 @@ impl Reactor {
         });
         if self.rooms.len() < before {
             self.evacuated.look_soon();
+            self.groups.forget_schedule();
         }
         // A window or a booking that did not fit may fit now.
         if self.rooms.len() < before && !self.policies.refused.is_empty() {

@@ -7,6 +7,7 @@ use vgpu_core::limits::Mode;
 use vgpu_core::units::uuid::{self, uuid_key};
 
 use super::reload::LoadedFile;
+use super::time::room_number;
 use super::{Reactor, TenantRoom, arbiter_number};
 use crate::config::{DeviceName, DeviceTermsConfig, TenantConfig, device_name};
 use crate::connection::{ConnectionSide, ConnectionState};
@@ -326,19 +327,19 @@ impl Reactor {
     /// last left.
     ///
     /// # Cost
-    /// A search for each tenant, and about ten loads for each member of active tenants.
+    /// About ten loads for each member of active tenants; nothing for the others.
     pub(super) fn look_back(&mut self) {
         let now = Instant::now();
         if self.members == 0 && !self.owes || self.members > 0 && !self.recent.is_due(now) {
             return;
         }
         self.owes = false;
-        let rooms: Vec<u64> = self.rooms.keys().copied().collect();
         let mut sums = Vec::new();
         let mut changed = Vec::new();
-        for id in rooms {
-            // Includes tenants whose members have left, for their last usage.
-            let Some(used) = self.leases.used_since(arbiter_number(id), clock::now()) else { continue };
+        // Includes tenants whose members have left, for their last usage.
+        for tenant in self.leases.stirred_tenants() {
+            let Some(used) = self.leases.used_since(tenant, clock::now()) else { continue };
+            let id = room_number(tenant);
             let Some(room) = self.rooms.get(&id) else { continue };
             let mut has_grown = false;
             for used in &used {

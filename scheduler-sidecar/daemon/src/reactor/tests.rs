@@ -181,6 +181,46 @@ fn a_booking_whose_tenant_an_override_gives_less_does_not_hold() {
     assert_eq!(state(&reactor), Some((false, true)));
 }
 
+/// What a tenant does is seen at once, and a deadline counts each second.
+#[test]
+fn a_tenant_of_which_nothing_changes_has_no_samples_until_something_does() {
+    let deadline = "deadline = \"2100-01-01 00:00\"\ngpu_hours_needed = 1";
+    let (mut reactor, _dir) = start(&(tenant("a", "idle_steps = [\"lower\"]") + &tenant("b", deadline)));
+    let (a, b) = (room_of(&reactor, "a"), room_of(&reactor, "b"));
+    // How many samples the next looks take, of which b has one each.
+    let samples = |reactor: &mut Reactor| {
+        [(); 4].map(|()| {
+            let before = reactor.policies.needs.samples;
+            reactor.follow_needs();
+            reactor.policies.needs.samples - before - 1
+        })
+    };
+    for id in [a, b] {
+        reactor.leases.used_since(arbiter_number(id), clock::now());
+    }
+    samples(&mut reactor);
+    assert_eq!(samples(&mut reactor), [0; 4], "it rests");
+    let changes: [(&str, fn(&mut Reactor, u64)); 6] = [
+        ("a process joined", |reactor, id| reactor.rooms.get_mut(&id).unwrap().joins += 1),
+        ("a process of two ended", |reactor, id| reactor.rooms.get_mut(&id).unwrap().members += 1),
+        ("its reports may have changed", |reactor, id| reactor.policies.needs.note_changed(id)),
+        ("a device was lost", |reactor, _| reactor.policies.needs.note_all_changed()),
+        ("it is paused", |reactor, _| {
+            reactor.add_override(command("a", OverrideAction::Pause), &ChangeNote::default()).unwrap();
+        }),
+        ("its plan is another one", |reactor, id| {
+            let room = reactor.rooms.get_mut(&id).unwrap();
+            room.base.usage.idle.as_mut().unwrap().grace *= 2;
+            reactor.apply_policies(&ChangeNote::default());
+        }),
+    ];
+    for (what, change) in changes {
+        change(&mut reactor, a);
+        let [at_once, _, later @ ..] = samples(&mut reactor);
+        assert_eq!((at_once, later), (1, [0; 2]), "{what}");
+    }
+}
+
 /// A tenant's use is read again when its reports can have changed, and kept otherwise.
 #[test]
 fn a_tenant_at_rest_is_sampled_without_reading_its_reports() {

@@ -17,7 +17,7 @@ use crate::answer;
 use crate::connection::Connection;
 use crate::kept_ledger::KeptLedger;
 use crate::leases::ClaimedPast;
-use crate::pages::MappedPages;
+use crate::pages::{BeatAudience, MappedPages};
 use vgpu_accounting::clock;
 
 /// Epoll events for a bell: edge-triggered, so each ring wakes the daemon once. A member that leaves its bell readable
@@ -28,6 +28,11 @@ const BELL_EVENTS: EventFlags = EventFlags::IN.union(EventFlags::ET);
 pub(crate) fn arbiter_number(room: u64) -> TenantId {
     // Each room number is used once and is below the numbers of bells.
     TenantId(u32::try_from(room).unwrap_or(u32::MAX))
+}
+
+/// Returns the room of the arbiter's number for a tenant.
+pub(super) fn room_number(tenant: TenantId) -> u64 {
+    tenant.0.into()
 }
 
 impl Reactor {
@@ -185,7 +190,12 @@ impl Reactor {
     /// Beats if a beat is due. After a silence of the daemon members may have worked without leases, so they are not
     /// judged for a while.
     fn beat(&mut self, now: u64) {
-        if let Some(last) = self.heart.beat_if_due(self.members > 0, now) {
+        let audience = match (self.members, self.leases.is_at_rest()) {
+            (0, _) => BeatAudience::Nobody,
+            (_, true) => BeatAudience::Resting,
+            (_, false) => BeatAudience::Working,
+        };
+        if let Some(last) = self.heart.beat_if_due(audience, now) {
             self.leases.was_silent(last, now);
         }
     }
