@@ -83,7 +83,8 @@ constants! {
         "Time alone after which a tenant gets a wider lease, up to 250 ms in flight; with record.exact = false it \
          needs no lease.";
     heartbeat, 1_000_000, 125_000_000,
-        "Interval of the daemon's heartbeat; after 250ms without one, members count the daemon as gone.";
+        "Interval of the daemon's heartbeat; after 250ms without one, members count the daemon as gone. While no member \
+         works or waits, it is five times as long, at most 125ms.";
 }
 
 /// A member misses at least two beats before it counts the daemon as gone.

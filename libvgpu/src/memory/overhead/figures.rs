@@ -7,8 +7,9 @@
 use crate::device::table::Device;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Figures by device number: of a process's first context, and of further ones; all ones: none yet.
-static CONTEXT_FIGURES: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(u64::MAX) }; 2] }; 64];
+/// Figures by device number: of a process's first context, and of further ones. Each is one more than the bytes; 0: none
+/// yet. So the table is all zeros at first and takes no room in the library's file.
+static CONTEXT_FIGURES: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
 
 /// The overhead of a context, known before the driver is called.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,20 +23,20 @@ pub struct ContextFigure {
 /// The figure of a first (`further` is false) or further context.
 pub fn known_figure(device: &Device, further: bool) -> Option<ContextFigure> {
     match CONTEXT_FIGURES[usize::from(device.index)][usize::from(further)].load(Relaxed) {
-        u64::MAX => {
+        0 => {
             let joined = device.ledger.membership().ok()?;
             let (first, more) = joined.joined_member().member_ledger().header().context_figures();
             Some(if further { more } else { first })
                 .filter(|&bytes| bytes != 0 && bytes <= super::reading::MAX_PLAUSIBLE_BYTES)
                 .map(|bytes| ContextFigure { bytes, own: false })
         }
-        bytes => Some(ContextFigure { bytes, own: true }),
+        one_more => Some(ContextFigure { bytes: one_more - 1, own: true }),
     }
 }
 
 /// Stores a size that was measured without disturbance, for this process and for later members.
 pub fn note_figure(device: &Device, further: bool, bytes: u64) {
-    CONTEXT_FIGURES[usize::from(device.index)][usize::from(further)].store(bytes, Relaxed);
+    CONTEXT_FIGURES[usize::from(device.index)][usize::from(further)].store(bytes.saturating_add(1), Relaxed);
     if let Ok(joined) = device.ledger.membership() {
         let header = joined.joined_member().member_ledger().header();
         let (first, more) = header.context_figures();

@@ -200,7 +200,8 @@ fn a_tenant_of_which_nothing_changes_has_no_samples_until_something_does() {
     }
     samples(&mut reactor);
     assert_eq!(samples(&mut reactor), [0; 4], "it rests");
-    let changes: [(&str, fn(&mut Reactor, u64)); 6] = [
+    type Change = fn(&mut Reactor, u64);
+    let changes: [(&str, Change); 6] = [
         ("a process joined", |reactor, id| reactor.rooms.get_mut(&id).unwrap().joins += 1),
         ("a process of two ended", |reactor, id| reactor.rooms.get_mut(&id).unwrap().members += 1),
         ("its reports may have changed", |reactor, id| reactor.policies.needs.note_changed(id)),
