@@ -11,6 +11,9 @@ use vgpu_tests::peer::{Pages, Peer};
 const GRANT_TIMEOUT: Duration = Duration::from_secs(30);
 const HANDOVERS_PER_SECOND: u32 = 100;
 const GRANT_SAMPLES: usize = 2000;
+/// Time from the last join to the rest that the budget is for. The record reads the ledger of a new member again after
+/// 1, 2, 4 and 8 s, and every 10 s from then on.
+const SETTLED_AFTER: Duration = Duration::from_secs(20);
 
 /// Distribution of measured durations, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -62,9 +65,18 @@ pub struct DaemonFigures {
     handover_cpu_us: f64,
     /// Processor use of all the daemon's threads in percent of a core, with every policy and one member a tenant, when
     /// no member wants anything.
-    pub policies_percent: f64,
+    pub policies: RestFigures,
     /// Load of the host in the minute before the end. Figures of a busy host are upper bounds.
     load: f64,
+}
+
+/// Processor use of the daemon's threads while nothing happens, in percent of a core.
+#[derive(Debug, Serialize)]
+pub struct RestFigures {
+    /// From the last join on. What was read at the joins is read again a few times, ever more rarely.
+    at_first: f64,
+    /// From [`SETTLED_AFTER`] on.
+    pub settled: f64,
 }
 
 struct BenchMember {
@@ -80,7 +92,7 @@ pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<DaemonFigures
         return Err("at least one tenant, and a member for each".into());
     }
     raise_descriptor_limit();
-    let policies = policies_share(tenants, Duration::from_secs(seconds))?;
+    let policies = policies_rest(tenants, Duration::from_secs(seconds))?;
     let daemon = BenchDaemon::start(tenants, TenantRules::Limits)?;
     let (memory_before, before) = (daemon.resident_kib(), daemon.cpu_ns());
     let begin = Instant::now();
@@ -120,21 +132,28 @@ pub fn all(tenants: usize, members: usize, seconds: u64) -> Result<DaemonFigures
         busy_percent: busy,
         handovers_per_second: per_second,
         handover_cpu_us: (busy - idle) * 1e4 / per_second,
-        policies_percent: policies,
+        policies,
         load: load(),
     })
 }
 
-/// Percent of a core that a daemon with every policy uses while one member of each tenant is there and rests.
-fn policies_share(tenants: usize, time: Duration) -> Result<f64, String> {
+/// The use of a daemon with every policy while one member of each tenant is there and rests.
+fn policies_rest(tenants: usize, time: Duration) -> Result<RestFigures, String> {
     let daemon = BenchDaemon::start(tenants, TenantRules::Policies)?;
     let members =
         welcome_members(&daemon, tenants, tenants).map_err(|why| format!("a member was not welcomed: {why}"))?;
-    let (begin, before) = (Instant::now(), daemon.whole_cpu_ns());
-    std::thread::sleep(time);
-    let cpu = daemon.whole_cpu_ns().checked_sub(before).ok_or("the daemon is gone")?;
+    let joined = Instant::now();
+    let use_in = |time| {
+        let (begin, before) = (Instant::now(), daemon.whole_cpu_ns());
+        std::thread::sleep(time);
+        let cpu = daemon.whole_cpu_ns().checked_sub(before).ok_or("the daemon is gone")?;
+        Ok::<_, String>(to_float(cpu) / 1e9 / begin.elapsed().as_secs_f64() * 100.0)
+    };
+    let at_first = use_in(time)?;
+    std::thread::sleep(SETTLED_AFTER.saturating_sub(joined.elapsed()));
+    let settled = use_in(time)?;
     drop(members);
-    Ok(to_float(cpu) / 1e9 / begin.elapsed().as_secs_f64() * 100.0)
+    Ok(RestFigures { at_first, settled })
 }
 
 /// Connects all members. Members of a tenant share the pages of its first one.
@@ -274,7 +293,8 @@ impl fmt::Display for DaemonFigures {
             writeln!(f, "{name:<32} {p50:>9.1} us p50, {p99:.1} p99, {max:.1} max")?;
         }
         writeln!(f, "processor, nobody wants anything {:>9.3} % of a core", self.idle_percent)?;
-        writeln!(f, "processor, the same with policies{:>9.3} % of a core, all threads", self.policies_percent)?;
+        writeln!(f, "processor, the same with policies{:>9.3} % of a core, all threads", self.policies.settled)?;
+        writeln!(f, "  at first, after the joins       {:>9.3} % of a core, all threads", self.policies.at_first)?;
         writeln!(
             f,
             "processor, {:.1} handovers/s     {:>9.3} % of a core, {:.1} us each",
