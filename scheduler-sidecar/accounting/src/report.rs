@@ -2,7 +2,7 @@
 //!
 //! Integer arithmetic: [`apportion`] (parts that sum to the shown total), [`money`] (rates and amounts), [`gather`]
 //! (rows grouped by tenant, group, label, device), and one module for each report: [`usage`], [`chargeback`],
-//! [`idle`], [`rightsizing`], [`efficiency`], [`energy`], [`slo`], [`monthly`], [`trend`], [`savings`]. Rendering:
+//! [`idle`], [`rightsizing`], [`efficiency`], [`energy`], [`slo`], [`monthly`] with [`quotas`], [`trend`], [`savings`]. Rendering:
 //! [`sheet`] (a report as text and Markdown), [`page`] (as one HTML file), [`chart`] (its pictures). No clock, files or database
 //! here: the commands in `cli/report` have those. docs/report.md is the user's guide.
 
@@ -20,6 +20,8 @@ pub mod savings;
 pub mod slo;
 pub mod trend;
 pub mod usage;
+
+pub mod quotas;
 
 pub mod monthly;
 

@@ -18,11 +18,10 @@ use clap::Subcommand;
 use serde::Serialize;
 
 use super::ask::{DaemonAddress, no_answer};
+use super::configuration::read_configuration;
 use super::docker::{LIBRARY_DIR, TENANT_DIR};
 use super::ledgers::ledgers_of;
 use super::library;
-use vgpu_config::resolve::Surroundings;
-use vgpu_config::{self as config, paths};
 use vgpu_control::ControlCommand;
 use vgpu_output::say::{self, EXIT_FINDINGS, EXIT_RUN_FAILED, EXIT_USAGE, Failure};
 
@@ -175,16 +174,7 @@ fn from_daemon(socket: Option<PathBuf>) -> Result<BTreeMap<String, CdiTenant>, F
 
 /// Reads the tenants' names, sockets and devices from the file, without asking a driver.
 fn from_file(file: &Path) -> Result<BTreeMap<String, CdiTenant>, Failure> {
-    let text =
-        fs::read_to_string(file).map_err(|why| Failure::new(EXIT_FINDINGS, format!("{}: {why}", file.display())))?;
-    let around = Surroundings {
-        run_dir: paths::runtime_dir(),
-        event_kinds: vgpu_control::event::triggering_kinds(),
-        ..Surroundings::default()
-    };
-    let plan = config::make_plan(&text, &around).map_err(|report| {
-        Failure::new(EXIT_FINDINGS, report.to_lines(&file.display().to_string()).trim_end().to_owned())
-    })?;
+    let plan = read_configuration(file)?;
     let described = plan.tenants.into_iter().map(|tenant| {
         let devices = tenant.terms.iter().map(|terms| terms.device.as_str());
         (tenant.name, CdiTenant::new(tenant.socket, devices))

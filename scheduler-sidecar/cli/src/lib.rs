@@ -44,6 +44,7 @@ pub mod validate;
 
 pub mod arch;
 pub mod ask;
+pub mod configuration;
 pub mod elf;
 pub mod ledgers;
 pub mod library;

@@ -2,7 +2,9 @@
 //!
 //! The name is the place: `lab/vision` is a subgroup of `lab`. The crate `vgpu-policy` computes shares and quotas.
 
+use jiff::civil::Date;
 use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan as _};
 use vgpu_core::units::share::Share;
 
 use super::problem::TextRange;
@@ -41,6 +43,71 @@ pub struct QuotaPlan {
     pub effect: QuotaEffect,
     /// Place of the section in the file.
     pub place: TextRange,
+}
+
+impl QuotaPlan {
+    /// Returns start and end of the period that contains `now`, in seconds since 1970; `None`: outside of the calendar.
+    #[must_use]
+    pub fn bounds_at(&self, now: i64) -> Option<(i64, i64)> {
+        let today = self.zone.to_datetime(Timestamp::from_second(now).ok()?).date();
+        let (first, next) = match self.period {
+            QuotaPeriod::Day => (today, today.tomorrow().ok()?),
+            QuotaPeriod::Week => {
+                let monday = today.checked_sub(i64::from(today.weekday().to_monday_zero_offset()).days()).ok()?;
+                (monday, monday.checked_add(7.days()).ok()?)
+            }
+            QuotaPeriod::Month => {
+                let first = today.first_of_month();
+                (first, first.checked_add(1.month()).ok()?)
+            }
+        };
+        let midnight = |date: Date| self.zone.to_timestamp(date.at(0, 0, 0, 0)).ok().map(Timestamp::as_second);
+        Some((midnight(first)?, midnight(next)?))
+    }
+
+    /// Returns the limited resources, each with its limit in thousandths of an hour.
+    pub fn limits(&self) -> impl Iterator<Item = (QuotaResource, u32)> {
+        let limits = [(QuotaResource::GpuHours, self.gpu_hours), (QuotaResource::GibHours, self.gib_hours)];
+        limits.into_iter().filter_map(|(resource, limit)| Some((resource, limit?)))
+    }
+}
+
+/// The resource that a quota limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QuotaResource {
+    /// Device time, in GPU-hours.
+    GpuHours,
+    /// Memory over time, in GiB-hours.
+    GibHours,
+}
+
+impl QuotaResource {
+    /// The unit for people.
+    #[must_use]
+    pub const fn unit(self) -> &'static str {
+        match self {
+            Self::GpuHours => "GPU-hours",
+            Self::GibHours => "GiB-hours",
+        }
+    }
+
+    /// Returns the use of the resource in whole parts, [`Self::parts_per_step`] of which are a thousandth of an hour.
+    #[must_use]
+    pub const fn parts_of(self, gpu_ns: u128, byte_seconds: u128) -> u128 {
+        match self {
+            Self::GpuHours => gpu_ns,
+            Self::GibHours => byte_seconds * 5,
+        }
+    }
+
+    /// Returns the number of parts in a thousandth of an hour: nanoseconds, or fifths of a byte-second.
+    #[must_use]
+    pub const fn parts_per_step(self) -> u128 {
+        match self {
+            Self::GpuHours => 3_600_000_000,
+            Self::GibHours => (1 << 30) * 18,
+        }
+    }
 }
 
 /// A period of a quota.

@@ -5,18 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::civil::Date;
-use jiff::{Timestamp, ToSpan as _};
-use vgpu_config::groups::{GroupPlan, QuotaEffect, QuotaPeriod, QuotaPlan, is_within};
+use vgpu_config::groups::{GroupPlan, QuotaEffect, QuotaPeriod, QuotaResource, is_within};
 
 use crate::stage::PolicyStage;
 use crate::usage::{Restriction, UsageChange, UsageEffect};
-
-/// Device time of a thousandth of an hour, in ns.
-const NS_PER_STEP: u128 = 3_600_000_000;
-
-/// Five times the byte-seconds of a thousandth of a GiB-hour, which is a whole number.
-const FIVE_STEPS_OF_BYTE_SECONDS: u128 = (1 << 30) * 18;
 
 /// Use of a group within a period.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -29,26 +21,6 @@ pub struct PeriodUse {
 
 /// Use by the start of a period, and there by the group's name in the record.
 pub type UseByPeriod = BTreeMap<i64, BTreeMap<String, PeriodUse>>;
-
-/// The resource that a quota limits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum QuotaResource {
-    /// Device time, in GPU-hours.
-    GpuHours,
-    /// Memory over time, in GiB-hours.
-    GibHours,
-}
-
-impl QuotaResource {
-    /// The unit for people.
-    #[must_use]
-    pub const fn unit(self) -> &'static str {
-        match self {
-            Self::GpuHours => "GPU-hours",
-            Self::GibHours => "GiB-hours",
-        }
-    }
-}
 
 /// How much of a quota is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -94,30 +66,11 @@ impl QuotaState {
     }
 }
 
-/// Returns start and end of the period that contains `now`, in seconds since 1970.
-#[must_use]
-pub fn period_bounds(quota: &QuotaPlan, now: i64) -> Option<(i64, i64)> {
-    let today = quota.zone.to_datetime(Timestamp::from_second(now).ok()?).date();
-    let (first, next) = match quota.period {
-        QuotaPeriod::Day => (today, today.tomorrow().ok()?),
-        QuotaPeriod::Week => {
-            let monday = today.checked_sub(i64::from(today.weekday().to_monday_zero_offset()).days()).ok()?;
-            (monday, monday.checked_add(7.days()).ok()?)
-        }
-        QuotaPeriod::Month => {
-            let first = today.first_of_month();
-            (first, first.checked_add(1.month()).ok()?)
-        }
-    };
-    let midnight = |date: Date| quota.zone.to_timestamp(date.at(0, 0, 0, 0)).ok().map(Timestamp::as_second);
-    Some((midnight(first)?, midnight(next)?))
-}
-
 /// Returns the starts of all periods that contain `now`.
 #[must_use]
 pub fn period_starts(groups: &[GroupPlan], now: i64) -> BTreeSet<i64> {
     let quotas = groups.iter().flat_map(|group| &group.quotas);
-    quotas.filter_map(|quota| period_bounds(quota, now)).map(|(start, _)| start).collect()
+    quotas.filter_map(|quota| quota.bounds_at(now)).map(|(start, _)| start).collect()
 }
 
 /// Returns the state of each limit of each quota at `now`.
@@ -126,20 +79,16 @@ pub fn judge_quotas(groups: &[GroupPlan], used: &UseByPeriod, now: i64) -> Vec<Q
     let mut states = Vec::new();
     for group in groups {
         for (index, quota) in group.quotas.iter().enumerate() {
-            let Some((start, end)) = period_bounds(quota, now) else { continue };
+            let Some((start, end)) = quota.bounds_at(now) else { continue };
             let of_group = used.get(&start).into_iter().flatten().filter(|(name, _)| is_within(name, &group.name));
             let sum = of_group.fold((0_u128, 0_u128), |sum, (_, used)| {
                 (sum.0 + u128::from(used.gpu_ns), sum.1 + u128::from(used.byte_seconds))
             });
-            let limits = [
-                (QuotaResource::GpuHours, quota.gpu_hours, sum.0, NS_PER_STEP),
-                (QuotaResource::GibHours, quota.gib_hours, sum.1 * 5, FIVE_STEPS_OF_BYTE_SECONDS),
-            ];
-            states.extend(limits.into_iter().filter_map(|(resource, limit, used, step)| {
-                let limit = limit?;
+            states.extend(quota.limits().map(|(resource, limit)| {
+                let (used, step) = (resource.parts_of(sum.0, sum.1), resource.parts_per_step());
                 let (period, effect, name) = (quota.period, quota.effect, group.name.clone());
                 let (level, used_hours) = (level_of(used, u128::from(limit) * step), to_hours(used, step));
-                Some(QuotaState { group: name, index, period, effect, resource, limit, used_hours, level, start, end })
+                QuotaState { group: name, index, period, effect, resource, limit, used_hours, level, start, end }
             }));
         }
     }

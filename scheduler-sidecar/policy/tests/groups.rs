@@ -16,8 +16,7 @@ use vgpu_policy::groups::{GroupInputs, HeldWeights, divide_shares, settle_weight
 use vgpu_policy::outcome::Decision;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::quotas::{
-    PeriodUse, QuotaLevel, QuotaState, UseByPeriod, follow_quotas, judge_quotas, period_bounds, period_starts,
-    quota_changes,
+    PeriodUse, QuotaLevel, QuotaState, UseByPeriod, follow_quotas, judge_quotas, period_starts, quota_changes,
 };
 use vgpu_policy::usage::UsageChange;
 use vgpu_policy::words::chain_sentences;
@@ -404,7 +403,7 @@ fn periods_begin_at_midnight_of_their_time_zone_also_when_clocks_change() {
         let quota = format!("[[group.quota]]\nper = \"{per}\"\ngpu_hours = 1\ntime_zone = \"{zone}\"");
         let plan = plan(&group("lab", &quota));
         assert_eq!(period_starts(&plan.groups, at(now)).len(), 1);
-        period_bounds(&plan.groups[0].quotas[0], at(now)).unwrap()
+        plan.groups[0].quotas[0].bounds_at(at(now)).unwrap()
     };
     let expected = |from: &str, to: &str| (at(from), at(to));
     // 29 March 2026 has 23 hours in Berlin, and October 745.

@@ -1,4 +1,4 @@
-//! The report of a month, for people who decide about devices: usage, promises and waits, hoarders, efficiency.
+//! The report of a month, for people who decide about devices: usage, quotas, promises and waits, hoarders, efficiency.
 //!
 //! Each section is another report's; this module puts them together and adds nothing but the order of the tenants.
 
@@ -9,6 +9,7 @@ use super::apportion::format_decimal;
 use super::efficiency::Efficiency;
 use super::gather::{GatheredLines, LineBy, LineOwner};
 use super::idle::IdleReport;
+use super::quotas::QuotaReport;
 use super::sheet::{ReportSheet, SheetTable};
 use super::slo::SloReport;
 use super::usage::make_usage;
@@ -27,18 +28,21 @@ pub struct MonthlyReport {
     slo: SloReport,
     idle: IdleReport,
     efficiency: Efficiency,
+    /// `None`: the report has no quotas.
+    quotas: Option<QuotaReport>,
     is_ranked: bool,
 }
 
 impl MonthlyReport {
-    /// Starts an empty report. `is_ranked`: it has the tenants' ranks by efficiency too.
+    /// Starts an empty report. `quotas`: it has a section of these. `is_ranked`: it has the tenants' ranks by efficiency.
     #[must_use]
-    pub fn new(by: Vec<LineBy>, is_ranked: bool, now: i64) -> Self {
+    pub fn new(by: Vec<LineBy>, quotas: Option<QuotaReport>, is_ranked: bool, now: i64) -> Self {
         Self {
             usage: GatheredLines::new(by.clone()),
             slo: SloReport::new(by.clone(), MOST_ROWS),
             idle: IdleReport::new(IDLE_BELOW, now),
             efficiency: Efficiency::new(by, now),
+            quotas,
             is_ranked,
         }
     }
@@ -48,6 +52,7 @@ impl MonthlyReport {
         self.usage.add(line);
         self.idle.add(line);
         self.efficiency.add(line);
+        self.quotas.iter_mut().for_each(|quotas| quotas.add(line));
     }
 
     /// Adds a row of promises.
@@ -56,9 +61,14 @@ impl MonthlyReport {
     }
 
     /// Finishes the report after the last row. `is_all`: it covers all tenants, so that the devices' unused time is
-    /// known.
+    /// known. `moment` writes seconds since 1970 for people.
     #[must_use]
-    pub fn finish_report(mut self, period: ReportPeriod, is_all: bool) -> MonthlyAnswer {
+    pub fn finish_report(
+        mut self,
+        period: ReportPeriod,
+        is_all: bool,
+        moment: impl Fn(i64) -> String,
+    ) -> MonthlyAnswer {
         if is_all {
             self.usage.add_nobodys(period);
         }
@@ -83,6 +93,10 @@ impl MonthlyReport {
             hoarders(&idle_sheet),
             titled(&efficiency_sheet, 0, "Efficiency: use of the own limits"),
         ];
+        if let Some(quotas) = &self.quotas {
+            sections.insert(1, quotas.to_table(moment));
+            json["quotas"] = quotas.to_json();
+        }
         if self.is_ranked {
             let (table, ranks) = rank(&self.efficiency);
             sections.push(table);
@@ -174,19 +188,19 @@ mod tests {
     use super::super::slo::tests::minute;
     use super::*;
 
-    fn report(is_ranked: bool) -> MonthlyAnswer {
-        let mut report = MonthlyReport::new(vec![LineBy::Tenant], is_ranked, 3600);
+    fn report(quotas: Option<QuotaReport>, is_ranked: bool) -> MonthlyAnswer {
+        let mut report = MonthlyReport::new(vec![LineBy::Tenant], quotas, is_ranked, 3600);
         // A ceiling of 30 % is 18 s of a minute. `hoarder` holds 8 GiB and computes nothing.
         report.add_usage(&test_line("busy", None, "G", 0, 9000, 60));
         report.add_usage(&test_line("busier", None, "G", 0, 18_000, 60));
         report.add_usage(&test_line("hoarder", None, "G", 0, 0, 480));
         report.add_service(&minute("busy", 0, 12));
-        report.finish_report(ReportPeriod { since: 0, until: 60 }, true)
+        report.finish_report(ReportPeriod { since: 0, until: 60 }, true, |second| second.to_string())
     }
 
     #[test]
     fn a_month_has_usage_promises_waits_hoarders_and_efficiency() {
-        let sheet = report(false).to_sheet(Vec::new());
+        let sheet = report(None, false).to_sheet(Vec::new());
         let headings: Vec<&str> = sheet.tables.iter().filter_map(|table| table.heading.split(':').next()).collect();
         assert_eq!(headings, ["Usage", "Promises", "Waits for leases", "Hoarders", "Efficiency"]);
         let first = |at: usize| sheet.tables[at].rows.iter().map(|row| &*row[0]).collect::<Vec<_>>();
@@ -198,9 +212,17 @@ mod tests {
     }
 
     #[test]
+    fn quotas_stand_next_to_usage_if_there_are_any_to_show() {
+        assert!(report(None, false).to_json().get("quotas").is_none());
+        let with = report(Some(QuotaReport::default()), false);
+        assert_eq!(with.sections[1].heading, "Quotas: the fullest period of each");
+        assert!(with.to_json()["quotas"].is_array());
+    }
+
+    #[test]
     fn a_ranking_is_there_if_it_was_asked_for() {
-        assert!(report(false).to_json().get("ranking").is_none());
-        let ranked = report(true);
+        assert!(report(None, false).to_json().get("ranking").is_none());
+        let ranked = report(None, true);
         let rows = &ranked.sections.last().unwrap().rows;
         assert_eq!(rows[..2], [vec!["1", "busier", "100.0"], vec!["2", "busy", "50.0"]]);
         assert_eq!(ranked.to_json()["ranking"][0]["line"][0], "busier");

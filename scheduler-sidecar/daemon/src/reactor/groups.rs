@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use vgpu_accounting::clock;
 use vgpu_accounting::record::group_use::{GroupUse, UseQuestion};
-use vgpu_config::groups::GroupPlan;
+use vgpu_config::groups::{GroupPlan, QuotaResource};
 use vgpu_config::plan::TenantPlan;
 use vgpu_control::status::{GroupStatus, QuotaStatus};
 use vgpu_policy::active::PolicyInputs;
@@ -20,7 +20,7 @@ use vgpu_policy::groups::{
 };
 use vgpu_policy::outcome::Decision;
 use vgpu_policy::quotas::{
-    PeriodUse, QuotaLevel, QuotaResource, QuotaState, UseByPeriod, follow_quotas, period_starts, quota_changes,
+    PeriodUse, QuotaLevel, QuotaState, UseByPeriod, follow_quotas, period_starts, quota_changes,
 };
 use vgpu_policy::usage::UsageChange;
 
