@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use jiff::tz::TimeZone;
 use vgpu_config::make_plan;
 use vgpu_config::plan::ConfigPlan;
 use vgpu_config::problem::MAX_PROBLEMS_SHOWN;
@@ -207,7 +208,7 @@ pub fn admin(line: &[u8]) {
         Err(words) => return assert!(!words.is_empty()),
         Ok(ControlCommand::Set { change, .. }) => change.read(str::to_owned).err(),
         Ok(ControlCommand::Add { section, .. }) => {
-            section.resolve_tenant(&PLAN, &PLAN.tenants).err().map(|why| why.to_string())
+            section.resolve_tenant(&PLAN, &PLAN.tenants, &TimeZone::UTC).err().map(|why| why.to_string())
         }
         Ok(_) => None,
     };

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
 
 use crate::live::check_tenant_fits;
@@ -54,6 +55,12 @@ pub struct TenantSection {
     /// Group that reports charge the tenant's cost to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
+    /// Date and time of day at which its work must be done, in the time zone of the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<String>,
+    /// Hours of device time that the work needs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_hours_needed: Option<String>,
     /// Further names and values by which reports group tenants.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -93,16 +100,21 @@ impl QuotedValues {
 }
 
 impl TenantSection {
-    /// Returns the checked tenant. `plan` is in force, `tenants` are those that hold a promise now. A tenant of the
-    /// same name is replaced.
+    /// Returns the checked tenant. `plan` is in force, `tenants` are those that hold a promise now, and `zone` is that
+    /// of the host. A tenant of the same name is replaced. A deadline may be over.
     ///
     /// # Errors
     /// [`SectionRefusal`], with a message that names the key, its value and what is accepted.
     ///
     /// # Cost
     /// Grows with the number of tenants on the section's devices, and with the number of templates.
-    pub fn resolve_tenant(&self, plan: &ConfigPlan, tenants: &[TenantPlan]) -> Result<TenantPlan, SectionRefusal> {
-        let tenant = self.resolve_alone(plan).map_err(SectionRefusal::BadTerms)?;
+    pub fn resolve_tenant(
+        &self,
+        plan: &ConfigPlan,
+        tenants: &[TenantPlan],
+        zone: &TimeZone,
+    ) -> Result<TenantPlan, SectionRefusal> {
+        let tenant = self.resolve_alone(plan, zone).map_err(SectionRefusal::BadTerms)?;
         let others = tenants.iter().filter(|other| other.name != self.name).count();
         if others >= MAX_TENANTS {
             return Err(SectionRefusal::DoesNotFit(format!("there are {MAX_TENANTS} tenants, and no more are served")));
@@ -116,13 +128,14 @@ impl TenantSection {
     ///
     /// # Errors
     /// A message that names the key, its value and what is accepted.
-    pub fn resolve_alone(&self, plan: &ConfigPlan) -> Result<TenantPlan, String> {
+    pub fn resolve_alone(&self, plan: &ConfigPlan, zone: &TimeZone) -> Result<TenantPlan, String> {
         let mut quoted = QuotedValues::default();
         let name = quoted.put(&self.name);
         let mut put = |value: &Option<String>| value.as_ref().map(|value| quoted.put(value));
         let (template, gpu, memory) = (put(&self.template), put(&self.gpu), put(&self.memory_limit));
         let (ceiling, floor, weight) = (put(&self.sm_limit), put(&self.sm_request), put(&self.weight));
         let (class, group, gang) = (put(&self.class), put(&self.group), put(&self.gang));
+        let (deadline, needed) = (put(&self.deadline), put(&self.gpu_hours_needed));
         let (devices, uids) = (quoted.put_all(&self.devices), quoted.put_all(&self.uids));
         let labels: Vec<_> = self.labels.iter().map(|(name, label)| (name.clone(), quoted.put(label))).collect();
         let mut problems = ProblemList::new(&quoted.0);
@@ -154,8 +167,8 @@ impl TenantSection {
             devices: (!self.devices.is_empty()).then_some(devices),
             replicas: None,
             gang: gang.and_then(|at| reader.read_text("gang", &at, value::name)),
-            deadline: None,
-            gpu_hours_needed: None,
+            deadline: deadline.and_then(|at| reader.read_text("deadline", &at, value::read_date_time)),
+            gpu_hours_needed: needed.and_then(|at| reader.read_number("gpu_hours_needed", &at, value::read_gpu_hours)),
             policy,
             overrides: Vec::new(),
         };
@@ -165,7 +178,7 @@ impl TenantSection {
             tenants: vec![tenant],
             ..RawFile::default()
         };
-        let resolved = resolve::resolve_tenants(&raw, plan, &mut problems);
+        let resolved = resolve::resolve_tenants(&raw, plan, zone, &mut problems);
         let report = problems.into_report();
         let words: Vec<String> = report.problems.iter().map(crate::problem::ConfigProblem::to_words).collect();
         match resolved.into_iter().next() {
@@ -189,6 +202,8 @@ impl TenantSection {
             ("uids", self.uids == other.uids),
             ("gang", self.gang == other.gang),
             ("group", self.group == other.group),
+            ("deadline", self.deadline == other.deadline),
+            ("gpu_hours_needed", self.gpu_hours_needed == other.gpu_hours_needed),
             ("labels", self.labels == other.labels),
         ];
         keys.into_iter().filter(|(_, same)| !same).map(|(key, _)| key).collect()
@@ -283,7 +298,7 @@ sm_request = 40
     }
 
     fn add(section: &TenantSection) -> Result<TenantPlan, SectionRefusal> {
-        section.resolve_tenant(&plan(), &plan().tenants)
+        section.resolve_tenant(&plan(), &plan().tenants, &TimeZone::UTC)
     }
 
     #[test]
@@ -294,6 +309,7 @@ sm_request = 40
         wanted.gang = Some("job".into());
         (wanted.devices, wanted.uids) = (vec!["1".into()], vec!["1001".into(), "2000-2003".into()]);
         wanted.labels.insert("job".into(), "7".into());
+        (wanted.deadline, wanted.gpu_hours_needed) = (Some("2036-12-01 09:00".into()), Some("0.5".into()));
         let added = add(&wanted).unwrap();
         let same = format!(
             "{FILE}
@@ -307,6 +323,8 @@ gang = \"job\"
 devices = [1]
 uids = [1001, \"2000-2003\"]
 labels = {{ job = \"7\" }}
+deadline = \"2036-12-01 09:00\"
+gpu_hours_needed = 0.5
 "
         );
         let around = Surroundings { run_dir: "/run/vgpu".into(), ..Surroundings::default() };
@@ -332,6 +350,9 @@ labels = {{ job = \"7\" }}
         };
         for (change, words) in [
             ((|s| s.weight = Some("x".into())) as fn(&mut TenantSection), "tenant.weight = x"),
+            (|s| s.deadline = Some("2036-12-01 09:00".into()), "tenant.deadline needs tenant.gpu_hours_needed"),
+            (|s| s.gpu_hours_needed = Some("1".into()), "tenant.gpu_hours_needed needs tenant.deadline"),
+            (|s| s.deadline = Some("soon".into()), "tenant.deadline = soon"),
             (|s| s.memory_limit = Some("lots".into()), "tenant.memory_limit = lots"),
             (|s| s.sm_limit = Some("0".into()), "tenant.sm_limit = 0"),
             (|s| s.class = Some("best".into()), "tenant.class = best"),
@@ -379,9 +400,9 @@ labels = {{ job = \"7\" }}
         let plan = plan();
         let first = TenantSection { memory_limit: Some("50GiB".into()), devices: vec!["0".into()], ..section("job") };
         let mut there = plan.tenants.clone();
-        there.push(first.resolve_tenant(&plan, &there).unwrap());
-        assert!(first.resolve_tenant(&plan, &there).is_ok());
+        there.push(first.resolve_tenant(&plan, &there, &TimeZone::UTC).unwrap());
+        assert!(first.resolve_tenant(&plan, &there, &TimeZone::UTC).is_ok());
         let other = TenantSection { name: "other".into(), ..first };
-        assert!(matches!(other.resolve_tenant(&plan, &there), Err(SectionRefusal::DoesNotFit(_))));
+        assert!(matches!(other.resolve_tenant(&plan, &there, &TimeZone::UTC), Err(SectionRefusal::DoesNotFit(_))));
     }
 }

@@ -143,12 +143,24 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
 
 /// Resolves the tenants of `raw` against the devices and directories of a plan that is in force. The result is valid
 /// only if `problems` is empty. Whether the tenants fit is not checked.
-pub(super) fn resolve_tenants(raw: &RawFile, plan: &ConfigPlan, problems: &mut ProblemList<'_>) -> Vec<TenantPlan> {
+pub(super) fn resolve_tenants(
+    raw: &RawFile,
+    plan: &ConfigPlan,
+    zone: &TimeZone,
+    problems: &mut ProblemList<'_>,
+) -> Vec<TenantPlan> {
     let devices: Vec<_> = plan.devices.iter().map(|plan| DescribedDevice { plan: plan.clone() }).collect();
     let templates = all_templates(&raw.templates).map(|template| (template.name.as_str(), template)).collect();
     let resolver =
         TenantResolver { raw, daemon: &plan.daemon, devices: &devices, inventory: None, templates, problems };
-    resolver.resolve_tenants().into_iter().map(|tenant| tenant.plan).collect()
+    let tenants = resolver.resolve_tenants();
+    let around = Surroundings { zone: Some(zone.clone()), ..Surroundings::default() };
+    let deadlines = usage::resolve_deadlines(raw, &around, problems, &mut Vec::new());
+    let with_deadline = |mut tenant: PlacedTenant| {
+        tenant.plan.usage.deadline = deadlines.get(&tenant.place).copied();
+        tenant.plan
+    };
+    tenants.into_iter().map(with_deadline).collect()
 }
 
 fn resolve_daemon(raw: &RawFile, around: &Surroundings, problems: &mut ProblemList<'_>) -> DaemonPlan {

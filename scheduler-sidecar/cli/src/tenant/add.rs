@@ -65,6 +65,14 @@ pub struct Args {
     #[arg(long, value_name = "GROUP")]
     group: Option<String>,
 
+    /// Date and time of day at which its work must be done, like "2036-12-01 09:00".
+    #[arg(long, value_name = "TIME", requires = "gpu_hours_needed")]
+    deadline: Option<String>,
+
+    /// Hours of device time that the work needs until the deadline, like 12 or 0.5.
+    #[arg(long, value_name = "HOURS", requires = "deadline")]
+    gpu_hours_needed: Option<String>,
+
     /// Label for reports; may be repeated.
     #[arg(long = "label", value_name = "KEY=VALUE", value_parser = parse_label)]
     labels: Vec<(String, String)>,
@@ -121,6 +129,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Failure> {
         uids: args.uids.clone(),
         gang: args.gang.clone(),
         group: args.group.clone(),
+        deadline: args.deadline.clone(),
+        gpu_hours_needed: args.gpu_hours_needed.clone(),
         labels,
     };
     let seconds = match args.lasts {

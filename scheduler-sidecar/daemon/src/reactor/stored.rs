@@ -73,7 +73,8 @@ impl Reactor {
                 Err(SectionRefusal::DoesNotFit("the file has a tenant of this name".to_owned()))
             }
             Some(loaded) => {
-                let resolved = stored.section.resolve_tenant(&loaded.plan, &self.promised_tenants());
+                let resolved =
+                    stored.section.resolve_tenant(&loaded.plan, &self.promised_tenants(), loaded.source.zone());
                 resolved.and_then(|tenant| {
                     self.check_tenant_ahead(&tenant).map_err(SectionRefusal::DoesNotFit)?;
                     Ok(tenant)
@@ -140,7 +141,7 @@ impl Reactor {
         let name = stored.section.name.clone();
         let planned = match &self.loaded {
             None => Err("this daemon has no configuration file".to_owned()),
-            Some(loaded) => stored.section.resolve_alone(&loaded.plan),
+            Some(loaded) => stored.section.resolve_alone(&loaded.plan, loaded.source.zone()),
         };
         match planned {
             Ok(plan) => drop(self.added.leaving.insert(name, (stored, plan))),

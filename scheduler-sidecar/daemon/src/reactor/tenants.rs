@@ -203,13 +203,18 @@ impl Reactor {
             }
             state = TenantState::Replaced;
         }
-        let tenant = match section.resolve_tenant(&loaded.plan, &self.promised_tenants()) {
+        let tenant = match section.resolve_tenant(&loaded.plan, &self.promised_tenants(), loaded.source.zone()) {
             Ok(tenant) => tenant,
             Err(why) => {
                 self.blame_driver(&why);
                 return Err(refuse_section(&why));
             }
         };
+        if tenant.usage.deadline.is_some_and(|plan| plan.due <= clock::unix_seconds()) {
+            let due = section.deadline.as_deref().unwrap_or_default();
+            let words = format!("tenant.deadline = {due} is in the past; accepted: a time to come");
+            return Err(refuse(RefusalKind::BadTerms, words));
+        }
         self.check_tenant_ahead(&tenant).map_err(|why| refuse(RefusalKind::DoesNotFit, why))?;
         if !self.added.tenants.contains_key(name) {
             self.check_cordons(&tenant).map_err(|why| refuse(RefusalKind::DoesNotFit, why))?;
@@ -316,7 +321,11 @@ impl Reactor {
             if is_tenant_of(plan, name) {
                 return Err(words("the file has a tenant of this name; remove one of the two"));
             }
-            let tenant = live.stored.section.resolve_tenant(plan, &[]).map_err(|why| words(&why.to_string()))?;
+            let tenant = live
+                .stored
+                .section
+                .resolve_tenant(plan, &[], &self.policies.zone)
+                .map_err(|why| words(&why.to_string()))?;
             plan.tenants.push(tenant);
         }
         match live::find_misfits(&plan.devices, &plan.tenants).as_slice() {
