@@ -73,7 +73,7 @@ pub struct DaemonFigures {
 /// Processor use of the daemon's threads while nothing happens, in percent of a core.
 #[derive(Debug, Serialize)]
 pub struct RestFigures {
-    /// From the last join on. What was read at the joins is read again a few times, ever more rarely.
+    /// From the last join on. The record reads each new ledger again a few times, ever more rarely.
     at_first: f64,
     /// From [`SETTLED_AFTER`] on.
     pub settled: f64,

@@ -1,4 +1,4 @@
-//! What the daemon offers now: asked each second, and told to all plugins.
+//! The offer of the daemon: read from it each second, and passed on to all plugins.
 
 use std::path::PathBuf;
 use std::time::Duration;

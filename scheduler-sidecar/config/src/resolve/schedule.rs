@@ -24,7 +24,7 @@ const WEEK_MINUTES: i32 = 7 * DAY_MINUTES as i32;
 /// A year whose daylight saving time stands for that of every year, when windows of several zones are compared.
 const REFERENCE_YEAR: i16 = 2026;
 
-/// What windows and bookings may name, and where problems go.
+/// Resolves windows and bookings; has the names that they may use, and collects problems.
 pub(super) struct ScheduleResolver<'a, 't> {
     /// Time zone of the host.
     pub zone: TimeZone,

@@ -73,8 +73,8 @@ pub(super) fn run_program(plan: &ActionPlan, event: &DaemonEvent, run_dir: &Path
         let end = begin + plan.timeout;
         pipes.serve_until(&process, stop, end)
     });
-    // The process is not waited for yet, so its number is still that of its group. Whatever is left of the group ends
-    // with the program.
+    // The process is not waited for yet, so its number is still that of its group. All other processes of the group
+    // end with the program.
     if let Some(group) = process_id(&child) {
         let _ = kill_process_group(group, Signal::KILL);
     }

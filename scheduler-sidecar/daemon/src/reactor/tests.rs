@@ -181,7 +181,7 @@ fn a_booking_whose_tenant_an_override_gives_less_does_not_hold() {
     assert_eq!(state(&reactor), Some((false, true)));
 }
 
-/// What a tenant does is seen at once, and a deadline counts each second.
+/// A tenant's activity is seen at once, and a deadline counts each second.
 #[test]
 fn a_tenant_of_which_nothing_changes_has_no_samples_until_something_does() {
     let deadline = "deadline = \"2100-01-01 00:00\"\ngpu_hours_needed = 1";
