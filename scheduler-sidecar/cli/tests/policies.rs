@@ -232,7 +232,7 @@ fn an_exclusive_tenant_is_not_paused_by_a_second_one() {
     let world = serve("");
     world.says(&["exclusive", "chat"]);
     let told = world.refused(&["exclusive", "train"], 1);
-    assert!(told.contains("tenant train is paused itself: tenant chat is exclusive"), "{told}");
+    assert!(told.contains("tenant train is paused itself: override that makes tenant chat exclusive"), "{told}");
     let told = world.refused(&["resume", "train"], 1);
     assert!(told.contains("`vgpu unset chat` ends that"), "{told}");
     assert!(!world.is_paused("chat") && world.is_paused("train"));
