@@ -9,8 +9,8 @@
 //! container runtime ──► nri ──► engines::kubernetes (annotations) ──► tenants of vgpud
 //! ```
 //!
-//! `device_plugin` starts the parts of the first line, `nri` those of the last. `install` puts the library onto the node,
-//! for containers to load.
+//! `device_plugin` starts the parts of the first line, `nri` those of the last. `install` puts the library onto the
+//! node, for containers to load.
 #![forbid(unsafe_code)]
 
 pub mod allocate;

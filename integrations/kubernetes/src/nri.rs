@@ -34,10 +34,10 @@ const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
 /// Makes a tenant of vgpud for each container that asks for one by annotations of its pod.
 ///
-/// The container runtime asks before it makes a container, and tells its end, at which the tenant is removed. Annotations
-/// are vgpu.internal/container.NAME.memory-limit, .gpu, .sm-limit, .sm-request, .weight, .class, .template, .devices and
-/// .gang, and those of NVIDIA's GPU fractioning: nvidia.com/container.NAME.gpu-memory.limit and .request. While this
-/// program does not run, containers start without a tenant, so use it next to the device plugin.
+/// The container runtime asks before it makes a container, and tells its end, at which the tenant is removed.
+/// Annotations are vgpu.internal/container.NAME.memory-limit, .gpu, .sm-limit, .sm-request, .weight, .class, .template,
+/// .devices and .gang, and those of NVIDIA's GPU fractioning: nvidia.com/container.NAME.gpu-memory.limit and .request.
+/// While this program does not run, containers start without a tenant, so use it next to the device plugin.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

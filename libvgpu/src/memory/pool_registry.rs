@@ -37,8 +37,8 @@ const SLAB_SLOTS: usize = 1 << 14;
 /// Each pool may have blocks in the slab.
 const SEVERAL_POOLS: u32 = u32::MAX;
 /// Whether the program ever created a pool. Until then each device serves requests from its default pool: no other
-/// pool can be made its current one, not even one that was imported. [`has_unseen_current`] finds a pool that was created
-/// in a call that no hook saw.
+/// pool can be made its current one, not even one that was imported. [`has_unseen_current`] finds a pool that was
+/// created in a call that no hook saw.
 static HAS_CREATED: AtomicBool = AtomicBool::new(false);
 static POOL_WORDS: PoolWords = PoolWords { charged: AtomicUsize::new(0), usual: AtomicPtr::new(core::ptr::null_mut()) };
 
@@ -51,7 +51,7 @@ struct PoolWords {
     /// program creates a pool.
     usual: AtomicPtr<PoolEntry>,
 }
-/// How many of them are graph memory.
+/// Number of charged pools that are graph memory.
 static GRAPH_POOLS: AtomicUsize = AtomicUsize::new(0);
 /// The requests of pools whose charge has ended.
 static ENDED_REQUESTS: AtomicU64 = AtomicU64::new(0);
@@ -219,8 +219,8 @@ fn slab_pool(address: u64) -> &'static AtomicU32 {
 /// that pool.
 ///
 /// # Cost
-/// Some loads and the pool's lock, for a device's default pool; one lock more for pools that the program created. If several pools
-/// had blocks in the same slab, the lock of each pool.
+/// Some loads and the pool's lock, for a device's default pool; one lock more for pools that the program created. If
+/// several pools had blocks in the same slab, the lock of each pool.
 pub(super) fn find_block(address: u64, look: &mut dyn FnMut(&mut PoolState) -> bool) -> Option<PoolRef> {
     let id = slab_pool(address).load(Acquire);
     if id == 0 {

@@ -4,9 +4,9 @@
 //! While the thread is busy with a slow disk, new numbers are merged and handed over later. So a full disk delays no
 //! lease.
 //!
-//! [`ledgers`] reads the tenants' allocations, [`energy`] divides a device's energy, [`integrate`] turns sums and values
-//! into rows, [`store`] writes them, [`ask`] queries them, [`group_use`] sums them up by groups. This file has the thread
-//! and the reactor's handle to it.
+//! [`ledgers`] reads the tenants' allocations, [`energy`] divides a device's energy, [`integrate`] turns sums and
+//! values into rows, [`store`] writes them, [`ask`] queries them, [`group_use`] sums them up by groups. This file has
+//! the thread and the reactor's handle to it.
 
 pub mod ask;
 pub mod energy;
@@ -628,7 +628,8 @@ impl RecordThread {
         }
     }
 
-    /// Takes a new question about groups. A period that has just begun needs few rows; only another half-life needs all.
+    /// Takes a new question about groups. A period that has just begun needs few rows; only another half-life needs
+    /// all.
     fn take_question(&mut self, question: UseQuestion) {
         let now = current_moment().wall;
         let is_answered = self.group_use.as_mut().is_some_and(|all| match (&self.store, &self.settings.dir) {

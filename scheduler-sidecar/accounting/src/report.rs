@@ -2,9 +2,9 @@
 //!
 //! Integer arithmetic: [`apportion`] (parts that sum to the shown total), [`money`] (rates and amounts), [`gather`]
 //! (rows grouped by tenant, group, label, device), and one module for each report: [`usage`], [`chargeback`],
-//! [`idle`], [`rightsizing`], [`efficiency`], [`energy`], [`slo`], [`monthly`] with [`quotas`], [`trend`], [`savings`]. Rendering:
-//! [`sheet`] (a report as text and Markdown), [`page`] (as one HTML file), [`chart`] (its pictures). No clock, files or database
-//! here: the commands in `cli/report` have those. docs/report.md is the user's guide.
+//! [`idle`], [`rightsizing`], [`efficiency`], [`energy`], [`slo`], [`monthly`] with [`quotas`], [`trend`], [`savings`].
+//! Rendering: [`sheet`] (a report as text and Markdown), [`page`] (as one HTML file), [`chart`] (its pictures). No
+//! clock, files or database here: the commands in `cli/report` have those. docs/report.md is the user's guide.
 
 pub mod apportion;
 pub mod money;

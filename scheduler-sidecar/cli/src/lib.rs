@@ -1,9 +1,9 @@
 //! The command line `vgpu`: parses the arguments; each command is implemented in its own file.
 //!
 //! Commands: [`run`], [`check`], [`doctor`], [`validate`], [`docker`], [`cdi`]; for the daemon [`status`], [`mod@top`],
-//! [`ps`], [`queue`], [`set`], [`tenant`], [`slurm`], [`k8s`], [`pause`](mod@pause), [`label`], [`mod@cordon`], [`mod@book`], [`groups`],
-//! [`explain`], [`events`], [`audit`], [`metrics`]; for its record [`usage`], [`report`]; [`sim`], [`clean`],
-//! [`completions`], [`man`]. Another program: [`mod@checkpoint`]. Shared code: [`ask`] (asks the
+//! [`ps`], [`queue`], [`set`], [`tenant`], [`slurm`], [`k8s`], [`pause`](mod@pause), [`label`], [`mod@cordon`],
+//! [`mod@book`], [`groups`], [`explain`], [`events`], [`audit`], [`metrics`]; for its record [`usage`], [`report`];
+//! [`sim`], [`clean`], [`completions`], [`man`]. Another program: [`mod@checkpoint`]. Shared code: [`ask`] (asks the
 //! daemon), [`library`] (finds libvgpu.so and the simulated driver), [`program`] and [`elf`] (identify a program
 //! without running it), [`arch`] (machine names), [`loader`] (asks the dynamic loader), [`ledgers`], [`when`] (points
 //! in time), [`vgpu_output::say`] (output and exit codes). docs/cli.md is generated from the help texts here, and a

@@ -54,8 +54,8 @@ use vgpu_accounting::clock;
 use vgpu_config::plan::ProofPlan;
 use vgpu_control::finding::{Finding, FindingKind, ProcessId};
 
-/// Time after the daemon's start without any finding. Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s for
-/// its answer, so each has tried twice in this time.
+/// Time after the daemon's start without any finding. Members look for a lost daemon every 1 to 1.25 s and wait 0.3 s
+/// for its answer, so each has tried twice in this time.
 const SETTLING_TIME: Duration = Duration::from_secs(3);
 
 /// Pause before a finding is looked at again: a process that is saying hello just now is no finding.

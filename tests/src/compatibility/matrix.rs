@@ -135,8 +135,8 @@ fn begun_test(line: &str) -> Option<&str> {
     name.or_else(|| Some(line.strip_prefix("step \"")?.split_once('"')?.0))
 }
 
-/// Returns each test of a source file that declares cells, with its cells. Panics if a declaration is not understood, or
-/// belongs to no test.
+/// Returns each test of a source file that declares cells, with its cells. Panics if a declaration is not understood,
+/// or belongs to no test.
 pub fn read_cells(file: &str, text: &str) -> Vec<(String, Vec<MatrixCell>)> {
     let (mut own, mut found) = (Vec::new(), Vec::new());
     for line in text.lines() {

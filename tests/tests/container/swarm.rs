@@ -1,5 +1,5 @@
-//! Tasks of Docker Swarm under the entrypoint of integrations/swarm: a swarm of one node with four shares of a simulated
-//! device.
+//! Tasks of Docker Swarm under the entrypoint of integrations/swarm: a swarm of one node with four shares of a
+//! simulated device.
 //!
 //! Client: Docker
 

@@ -27,11 +27,11 @@ const PATIENCE: u64 = 2 * SECOND;
 const SPAN: u64 = 10 * SECOND;
 /// Three windows of the audit: as long it goes on after a new daemon's first look.
 const AFTER_RESTART: u64 = 6 * SECOND;
-/// Unreported device time, beyond all time in which a liar held the device, after which it is named in time: the audit's
-/// 200 ms, and a quarter more for samples of whole percents.
+/// Unreported device time, beyond all time in which a liar held the device, after which it is named in time: the
+/// audit's 200 ms, and a quarter more for samples of whole percents.
 const SLACK: u64 = 250 * MS;
-/// A liar is named no later than this after it took its slack: a sample is up to 0.96 s late, looks are up to 0.47 s apart,
-/// and the second one ends up to 0.24 s later.
+/// A liar is named no later than this after it took its slack: a sample is up to 0.96 s late, looks are up to 0.47 s
+/// apart, and the second one ends up to 0.24 s later.
 const NAMED_AFTER_SLACK: u64 = 2 * SECOND;
 /// The slack must be taken within so long: later the audit's window has lost its beginning.
 const LONGEST_TO_SLACK: u64 = 3 * SECOND / 2;
@@ -295,8 +295,8 @@ fn runner() -> TestRunner {
     TestRunner::new(ProptestConfig { cases, rng_seed: RngSeed::Fixed(seed), failure_persistence: None, ..told })
 }
 
-/// Whichever tenants come, launch, freeze, change and die, on a host whose threads and readings are late by up to seconds,
-/// and whatever becomes of their daemon.
+/// Whichever tenants come, launch, freeze, change and die, on a host whose threads and readings are late by up to
+/// seconds, and whatever becomes of their daemon.
 #[test]
 fn no_honest_tenant_is_ever_found_to_work_without_a_lease() {
     let tenants = prop::collection::vec((0u32..4, terms(), work()), 1..5);
@@ -359,10 +359,10 @@ fn used(world: &World, context: usize, from: u64, to: u64) -> u64 {
     world.devices[0].contexts[context].buckets.iter().take(to).skip(from).sum()
 }
 
-/// Next to honest tenants one process works past the library from some moment on: kernels of 0.3 to 20 ms, queued or with
-/// pauses of up to 20 ms, with or without leases of its own. Covered is a process that takes 250 ms more than it held the
-/// device around that time, within 1.5 s. It is named at most 2 s later: within 3 s of its first kernel if it took that in a
-/// second. No other process is named.
+/// Next to honest tenants one process works past the library from some moment on: kernels of 0.3 to 20 ms, queued or
+/// with pauses of up to 20 ms, with or without leases of its own. Covered is a process that takes 250 ms more than it
+/// held the device around that time, within 1.5 s. It is named at most 2 s later: within 3 s of its first kernel if it
+/// took that in a second. No other process is named.
 #[test]
 fn a_liar_among_honest_tenants_is_named_within_three_seconds_and_nobody_else_is() {
     let tenants = prop::collection::vec((0u32..4, terms(), work()), 1..4);
@@ -425,7 +425,8 @@ fn a_liar_among_honest_tenants_is_named_within_three_seconds_and_nobody_else_is(
 }
 
 /// Runs a world in which the first tenant's reports show a `part` of its device time, in thousandths, from 2 s on. The
-/// audit looks as the daemon does, and tells the arbiter. Returns the percent of 10 s that each tenant had from then on.
+/// audit looks as the daemon does, and tells the arbiter. Returns the percent of 10 s that each tenant had from then
+/// on.
 fn shares_beside_underreports(part: u64, kernel: u64, others: &[Terms]) -> Vec<f64> {
     const BEGINS: u64 = 2 * SECOND;
     let mut world = World::new(A100, 1, true, 11);

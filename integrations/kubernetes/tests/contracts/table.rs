@@ -1,5 +1,5 @@
-//! Variables and files that schedulers and device plugins of others put into containers, and their effect here. Names are
-//! word for word where the sources were read. docs/contracts.md is written from this table, and each case runs in a
+//! Variables and files that schedulers and device plugins of others put into containers, and their effect here. Names
+//! are word for word where the sources were read. docs/contracts.md is written from this table, and each case runs in a
 //! container.
 
 /// Whence a contract is known.

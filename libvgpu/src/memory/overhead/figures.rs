@@ -7,8 +7,8 @@
 use crate::device::table::Device;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Figures by device number: of a process's first context, and of further ones. Each is one more than the bytes; 0: none
-/// yet. So the table is all zeros at first and takes no room in the library's file.
+/// Figures by device number: of a process's first context, and of further ones. Each is one more than the bytes; 0:
+/// none yet. So the table is all zeros at first and takes no room in the library's file.
 static CONTEXT_FIGURES: [[AtomicU64; 2]; 64] = [const { [const { AtomicU64::new(0) }; 2] }; 64];
 
 /// The overhead of a context, known before the driver is called.

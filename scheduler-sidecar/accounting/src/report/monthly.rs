@@ -34,7 +34,8 @@ pub struct MonthlyReport {
 }
 
 impl MonthlyReport {
-    /// Starts an empty report. `quotas`: it has a section of these. `is_ranked`: it has the tenants' ranks by efficiency.
+    /// Starts an empty report. `quotas`: it has a section of these. `is_ranked`: it has the tenants' ranks by
+    /// efficiency.
     #[must_use]
     pub fn new(by: Vec<LineBy>, quotas: Option<QuotaReport>, is_ranked: bool, now: i64) -> Self {
         Self {

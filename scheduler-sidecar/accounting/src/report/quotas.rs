@@ -1,8 +1,9 @@
 //! The quotas section of the month's report: how much of each quota its group used in its fullest period, and when it
 //! was used up.
 //!
-//! The limits are those of a configuration of today, since the record has none. A row counts for the period of the quota
-//! in which it began. Only rows of the report count, so a week that began before it counts from the report's start.
+//! The limits are those of a configuration of today, since the record has none. A row counts for the period of the
+//! quota in which it began. Only rows of the report count, so a week that began before it counts from the report's
+//! start.
 
 use serde_json::{Value, json};
 use vgpu_config::groups::{GroupPlan, QuotaPlan, QuotaResource, is_within};

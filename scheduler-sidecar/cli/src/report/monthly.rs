@@ -10,7 +10,8 @@ use vgpu_accounting::report::monthly::MonthlyReport;
 use vgpu_accounting::report::quotas::QuotaReport;
 use vgpu_output::say::{EXIT_USAGE, Failure};
 
-/// Makes the report of a month for people who decide about devices: usage, quotas, promises, waits, hoarders, efficiency.
+/// Makes the report of a month for people who decide about devices: usage, quotas, promises, waits, hoarders,
+/// efficiency.
 ///
 /// Without a period it is about the last month. Hoarders held memory while they computed nothing, most GiB hours first.
 /// CSV has the usage section only, because each section has a report of its own.

@@ -1,7 +1,7 @@
 //! Cordons: begins and ends them, and lets nobody new on their devices or into their tenants.
 //!
-//! [`vgpu_policy::cordons`] says what a cordon is. A process that was there when it began may connect again, also to the
-//! next daemon.
+//! [`vgpu_policy::cordons`] says what a cordon is. A process that was there when it began may connect again, also to
+//! the next daemon.
 
 use std::collections::BTreeSet;
 
