@@ -61,16 +61,22 @@ fn beside_one_unseen_process_pauses_of_a_member_lower_no_charge() {
     assert_eq!(desk.arbiter.charged_ns(TenantId(1), D0), 100 * MS, "a fifth of what was measured");
 }
 
-/// Beside eight processes a member pays a thirty-third of what it measures, and a lease that nothing runs in costs its
-/// whole turn.
-#[test]
-fn beside_unseen_processes_a_lease_or_a_drain_that_was_used_is_not_taken_for_an_unused_one() {
+/// Two tenants that want the device, beside so many unseen processes. The first one has its lease.
+fn two_beside(strangers: u64) -> (Desk, SlotId, SlotId) {
     let mut desk = measured();
     let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
-    desk.arbiter.works_unseen(D0, 8, &[], 0);
+    desk.arbiter.works_unseen(D0, strangers, &[], 0);
     desk.wants(a);
     desk.wants(b);
     desk.tick();
+    (desk, a, b)
+}
+
+/// Next to eight processes a member pays a thirty-third of what it measures, and a lease that nothing runs in costs its
+/// whole turn.
+#[test]
+fn beside_unseen_processes_a_lease_or_a_drain_that_was_used_is_not_taken_for_an_unused_one() {
+    let (mut desk, a, b) = two_beside(8);
     desk.runs(a, 20 * MS);
     desk.at(4 * MS);
     // The drain takes longer than its allowance, because the kernel shares the device.
@@ -85,12 +91,7 @@ fn beside_unseen_processes_a_lease_or_a_drain_that_was_used_is_not_taken_for_an_
 /// A member's last kernel ends next to a slice of the next member: its last marker comes late.
 #[test]
 fn beside_an_unseen_process_the_last_kernel_of_a_lease_is_paid_at_its_undisturbed_cost() {
-    let mut desk = measured();
-    let (a, b) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
-    desk.arbiter.works_unseen(D0, 1, &[], 0);
-    desk.wants(a);
-    desk.wants(b);
-    desk.tick();
+    let (mut desk, a, b) = two_beside(1);
     desk.runs(a, 20_000);
     assert_eq!(runs(&desk.at(4 * MS)), [b], "the work of the first is about to end");
     desk.now = 8 * MS;
