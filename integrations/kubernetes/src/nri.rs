@@ -89,6 +89,16 @@ pub enum PortionArg {
     Ignore,
 }
 
+impl PortionArg {
+    fn rule(self) -> PortionRule {
+        match self {
+            Self::Limit => PortionRule::Limit,
+            Self::Refuse => PortionRule::Refuse,
+            Self::Ignore => PortionRule::Ignore,
+        }
+    }
+}
+
 fn parse_index(text: &str) -> Result<String, String> {
     let is_index = text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_digit());
     is_index.then(|| text.to_owned()).ok_or_else(|| "accepted: two digits".to_owned())
@@ -103,16 +113,11 @@ pub async fn run_nri(args: NriArgs) -> Result<(), String> {
     let Injection::Mounts { preload_file, .. } = prepare_mounts(&args.library, &args.state_dir)? else {
         return Err("there are no mounts".to_owned());
     };
-    let portion_rule = match args.gpu_portion {
-        PortionArg::Limit => PortionRule::Limit,
-        PortionArg::Refuse => PortionRule::Refuse,
-        PortionArg::Ignore => PortionRule::Ignore,
-    };
     let settings = NriSettings {
         daemon: args.socket,
         library: args.library,
         preload_file,
-        portion_rule,
+        portion_rule: args.gpu_portion.rule(),
         replaced: args.replace_library,
     };
     tokio::select! {
@@ -191,7 +196,7 @@ async fn answer_call(
             synchronised.containers.extend(part.containers);
             if !more {
                 let SynchronizeRequest { pods, containers, .. } = std::mem::take(synchronised);
-                for unserved in find_unserved(&pods, &containers) {
+                for unserved in find_unserved(&pods, &containers, tenants.portion_rule()) {
                     warn!("{unserved}; it started without this plugin: delete the pod, so that it starts again");
                 }
                 tenants.synchronise(&containers);

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use vgpu_config::added::TenantSection;
 use vgpu_config::bearer::POD_NAME_LABELS;
 use vgpu_config::problem::escape_value;
+use vgpu_core::limits::RawLimits;
 
 /// Beginning of the annotations of this project; the container's name and a key of [`OWN_KEYS`] follow.
 pub const OWN_PREFIX: &str = "vgpu.internal/container.";
@@ -24,6 +25,11 @@ pub const CONTAINER_LABEL: &str = "nri";
 const LIMIT_VARIABLES: [&str; 4] =
     ["CUDA_DEVICE_MEMORY_LIMIT", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "NVIDIA_GPU_MEMORY_LIMIT", "VGPU_MEMORY_LIMIT"];
 
+/// Variables that limit device time.
+const TIME_VARIABLES: [&str; 3] = ["CUDA_DEVICE_SM_LIMIT", "VGPU_SM_LIMIT", "VGPU_SM_REQUEST"];
+/// Variable of HAMi that may switch its limit of device time off.
+const CEILING_POLICY: &str = "GPU_CORE_UTILIZATION_POLICY";
+
 /// Beginnings of vgpu-manager's variables that limit a container by its own library, and not by this one.
 const MANAGER_LIMITS: [&str; 2] = ["CUDA_MEM_LIMIT_", "CUDA_CORE_LIMIT_"];
 
@@ -38,6 +44,17 @@ pub enum PortionRule {
     Limit,
     /// The container is not started.
     Refuse,
+}
+
+/// The library that is preloaded into a running container's programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PreloadedLibrary {
+    /// None: nothing reads the variables.
+    Missing,
+    /// This project's, or HAMi's: it reads all variables but those of vgpu-manager.
+    Ours,
+    /// vgpu-manager's: it reads its own variables only.
+    Managers,
 }
 
 /// A container, as far as it says what it may use.
@@ -104,24 +121,42 @@ pub fn read_container(facts: ContainerFacts<'_>, rule: PortionRule) -> Result<Op
 }
 
 /// Names the limit that a running container asks for and that nothing of this project keeps. `None`: it asks for none,
-/// or has it. `has_library`: the library is preloaded there, so that it reads the variables.
+/// or has it. `rule`: that of the NRI plugin.
 #[must_use]
-pub fn missing_limit(facts: ContainerFacts<'_>, has_library: bool) -> Option<String> {
-    match read_container(facts, PortionRule::Limit) {
+pub fn missing_limit(facts: ContainerFacts<'_>, rule: PortionRule, library: PreloadedLibrary) -> Option<String> {
+    match read_container(facts, rule) {
         Ok(Some(section)) => Some(section_words(&section)),
-        Ok(None) if facts.has_tenant || has_library => None,
+        Ok(None) if facts.has_tenant => None,
         Ok(None) => {
-            let is_limit = |name: &str| {
-                let general = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches('_');
-                LIMIT_VARIABLES.contains(&name) || LIMIT_VARIABLES.contains(&general) || is_managers_limit(name)
-            };
-            let limits = facts.variables.iter().filter(|variable| variable.split('=').next().is_some_and(is_limit));
-            let limits: Vec<String> = limits.map(|variable| escape_value(variable)).collect();
-            (!limits.is_empty()).then(|| limits.join(", "))
+            let asked = facts.variables.iter().filter(|variable| asks_for_limit(&facts, variable));
+            let asked: Vec<&String> = asked.collect();
+            let is_managers = |variable: &str| is_managers_limit(variable.split('=').next().unwrap_or_default());
+            // A limit that the library reads holds next to those that it does not read.
+            let is_kept = asked.iter().any(|variable| match library {
+                PreloadedLibrary::Missing => false,
+                PreloadedLibrary::Ours => !is_managers(variable),
+                PreloadedLibrary::Managers => is_managers(variable),
+            });
+            let words = asked.iter().map(|variable| escape_value(variable)).collect::<Vec<_>>().join(", ");
+            (!is_kept && !asked.is_empty()).then_some(words)
         }
         // A variable's value may hold anything.
         Err(why) => Some(why.replace(char::is_control, "?")),
     }
+}
+
+/// True if this variable of a container, `NAME=VALUE`, asks for a limit, or for one that is not understood.
+fn asks_for_limit(facts: &ContainerFacts<'_>, variable: &str) -> bool {
+    let Some((name, value)) = variable.split_once('=') else { return false };
+    let general = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches('_');
+    let is_limit = |known: &&str| [name, general].contains(known);
+    if !LIMIT_VARIABLES.iter().chain(&TIME_VARIABLES).any(is_limit) {
+        return is_managers_limit(name);
+    }
+    // The library's own reader: a value may say that nothing is limited.
+    let policy = facts.variable(CEILING_POLICY).map(|word| (CEILING_POLICY, word));
+    let limits = RawLimits::from_vars(policy.into_iter().chain([(name, value)]));
+    limits.map_or(true, |limits| limits.limits_anything())
 }
 
 /// The keys of a section as its annotations have them.
@@ -372,32 +407,57 @@ mod tests {
 
     #[test]
     fn a_limit_that_a_container_asks_for_is_missing_unless_a_tenant_or_the_library_keeps_it() {
-        let missing = |annotations: &[(&str, &str)], variables: &[&str], has_tenant, has_library| {
+        use PreloadedLibrary::{Managers, Missing, Ours};
+        let missing = |annotations: &[(&str, &str)], variables: &[&str], has_tenant, library| {
             let annotations = annotations.iter().map(|(key, value)| ((*key).into(), (*value).into())).collect();
             let variables: Vec<String> = variables.iter().map(|variable| (*variable).to_owned()).collect();
             let facts = ContainerFacts { name: "main", annotations: &annotations, variables: &variables, has_tenant };
-            missing_limit(facts, has_library)
+            missing_limit(facts, PortionRule::Limit, library)
         };
         let own = ("vgpu.internal/container.main.sm-request", "30");
-        for has_library in [false, true] {
-            assert_eq!(missing(&[(LIMIT, "6Gi")], &[], false, has_library).as_deref(), Some("memory-limit 6144MiB"));
-            assert_eq!(missing(&[own], &[], false, has_library).as_deref(), Some("sm-request 30"));
-            assert_eq!(missing(&[(LIMIT, "6Gi")], &[], true, has_library), None);
-            let portion = missing(&[], &["GPU_PORTION=0.05"], false, has_library);
+        for library in [Missing, Ours, Managers] {
+            assert_eq!(missing(&[(LIMIT, "6Gi")], &[], false, library).as_deref(), Some("memory-limit 6144MiB"));
+            assert_eq!(missing(&[own], &[], false, library).as_deref(), Some("sm-request 30"));
+            assert_eq!(missing(&[(LIMIT, "6Gi")], &[], true, library), None);
+            let portion = missing(&[], &["GPU_PORTION=0.05"], false, library);
             assert_eq!(portion.as_deref(), Some("memory-limit 5.000%"));
-            assert_eq!(missing(&[], &["PATH=/bin"], false, has_library), None);
+            assert_eq!(missing(&[], &["PATH=/bin"], false, library), None);
         }
         let variables = ["CUDA_DEVICE_MEMORY_LIMIT_0=3000m", "CUDA_MEM_LIMIT_0=1g", "CUDA_DEVICE_MEMORY_LIMIT_X=1"];
         let words = "CUDA_DEVICE_MEMORY_LIMIT_0=3000m, CUDA_MEM_LIMIT_0=1g";
-        assert_eq!(missing(&[], &variables, false, false).as_deref(), Some(words));
-        assert_eq!(missing(&[], &variables, false, true), None, "the library reads them");
-        assert_eq!(missing(&[], &variables, true, false), None);
-        let refused = missing(&[(LIMIT, "much")], &[], false, true).unwrap();
+        assert_eq!(missing(&[], &variables, false, Missing).as_deref(), Some(words));
+        assert_eq!(missing(&[], &variables, false, Ours), None, "the library reads the first one");
+        assert_eq!(missing(&[], &variables, true, Missing), None);
+        let managers = ["CUDA_MEM_LIMIT_0=1g"];
+        assert_eq!(missing(&[], &managers, false, Ours).as_deref(), Some(managers[0]), "the library does not read it");
+        assert_eq!(missing(&[], &managers, false, Managers), None, "vgpu-manager's own library reads it");
+        for time in ["VGPU_SM_LIMIT=30", "VGPU_SM_REQUEST_0=20", "CUDA_DEVICE_SM_LIMIT=50"] {
+            assert_eq!(missing(&[], &[time], false, Missing).as_deref(), Some(time));
+            assert_eq!(missing(&[], &[time], false, Ours), None, "{time}");
+            assert_eq!(missing(&[], &[time], false, Managers).as_deref(), Some(time));
+        }
+        for no_limit in ["CUDA_DEVICE_SM_LIMIT=0", "CUDA_DEVICE_SM_LIMIT=100", "CUDA_DEVICE_MEMORY_LIMIT_0=0"] {
+            assert_eq!(missing(&[], &[no_limit], false, Missing), None, "{no_limit}");
+        }
+        let switched_off = ["CUDA_DEVICE_SM_LIMIT=50", "GPU_CORE_UTILIZATION_POLICY=disable"];
+        assert_eq!(missing(&[], &switched_off, false, Missing), None);
+        let refused = missing(&[(LIMIT, "much")], &[], false, Ours).unwrap();
         assert!(refused.contains("is not accepted"), "{refused}");
-        let hostile = missing(&[], &["GPU_PORTION=\u{1b}[2J"], false, false).unwrap();
+        let hostile = missing(&[], &["GPU_PORTION=\u{1b}[2J"], false, Missing).unwrap();
         assert!(hostile.contains("is no part of a device") && !hostile.contains('\u{1b}'), "{hostile}");
-        let escaped = missing(&[], &["VGPU_MEMORY_LIMIT=\u{1b}[2J"], false, false).unwrap();
+        let escaped = missing(&[], &["VGPU_MEMORY_LIMIT=\u{1b}[2J"], false, Missing).unwrap();
         assert!(!escaped.contains('\u{1b}'), "{escaped}");
+    }
+
+    #[test]
+    fn a_portion_that_the_plugin_ignores_is_no_missing_limit_and_one_that_it_refuses_is_named_with_its_words() {
+        let (annotations, variables) = (HashMap::new(), ["GPU_PORTION=0.05".to_owned()]);
+        let facts =
+            ContainerFacts { name: "main", annotations: &annotations, variables: &variables, has_tenant: false };
+        let missing = |rule| missing_limit(facts, rule, PreloadedLibrary::Missing);
+        assert_eq!(missing(PortionRule::Ignore), None);
+        assert_eq!(missing(PortionRule::Limit).as_deref(), Some("memory-limit 5.000%"));
+        assert!(missing(PortionRule::Refuse).unwrap().contains("GPU_PORTION=0.05 and no memory limit"));
     }
 
     #[test]

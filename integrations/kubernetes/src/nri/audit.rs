@@ -11,8 +11,9 @@ use std::time::Duration;
 use clap::Args;
 use prost::Message as _;
 use tokio::time::timeout;
-use vgpu_engines::kubernetes::missing_limit;
+use vgpu_engines::kubernetes::{PortionRule, PreloadedLibrary, missing_limit};
 
+use super::PortionArg;
 use super::connection::{RuntimeConnection, UNIMPLEMENTED};
 use super::containers::container_facts;
 use crate::allocate::PRELOAD_FILE;
@@ -25,6 +26,8 @@ use crate::api::nri::{
 const AUDIT_NAME: &str = "vgpu-audit";
 /// Number of the audit among the runtime's plugins: the last one, because it changes nothing.
 const AUDIT_INDEX: &str = "99";
+/// Directory of vgpu-manager in containers that its own library limits.
+const MANAGER_DIR: &str = "/etc/vgpu-manager";
 /// Longest wait for the runtime's list.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -45,6 +48,10 @@ pub struct AuditArgs {
     /// Socket of the runtime's plugins.
     #[arg(long, value_name = "PATH", default_value = "/var/run/nri/nri.sock")]
     nri_socket: PathBuf,
+
+    /// That option of `vgpu-k8s nri` on this node. With `ignore`, KAI's GPU_PORTION asks for no limit.
+    #[arg(long, value_name = "RULE", default_value = "limit")]
+    gpu_portion: PortionArg,
 }
 
 /// A container without the limit that it asks for.
@@ -67,17 +74,24 @@ impl fmt::Display for UnservedContainer {
     }
 }
 
-/// Finds the living containers without the limit that they ask for.
+/// Finds the living containers without the limit that they ask for. `rule`: that of the plugin.
 #[must_use]
-pub fn find_unserved(pods: &[NriPod], containers: &[NriContainer]) -> Vec<UnservedContainer> {
+pub fn find_unserved(pods: &[NriPod], containers: &[NriContainer], rule: PortionRule) -> Vec<UnservedContainer> {
     let pods: HashMap<&str, &NriPod> = pods.iter().map(|pod| (pod.id.as_str(), pod)).collect();
     let unserved = |container: &NriContainer| {
         let pod = pods.get(container.pod_sandbox_id.as_str())?;
         let names_library = |variable: &String| variable.starts_with("LD_PRELOAD=") && variable.contains("libvgpu.so");
-        let has_library = container.mounts.iter().any(|mount| mount.destination == PRELOAD_FILE)
-            || container.env.iter().any(names_library);
+        let has_mount = |is_it: fn(&str) -> bool| container.mounts.iter().any(|mount| is_it(&mount.destination));
+        let is_preloaded = has_mount(|path| path == PRELOAD_FILE) || container.env.iter().any(names_library);
+        let library = if !is_preloaded {
+            PreloadedLibrary::Missing
+        } else if has_mount(|path| path.starts_with(MANAGER_DIR)) {
+            PreloadedLibrary::Managers
+        } else {
+            PreloadedLibrary::Ours
+        };
         Some(UnservedContainer {
-            missing: missing_limit(container_facts(pod, container), has_library)?,
+            missing: missing_limit(container_facts(pod, container), rule, library)?,
             namespace: pod.namespace.clone(),
             pod: pod.name.clone(),
             container: container.name.clone(),
@@ -90,7 +104,7 @@ pub fn find_unserved(pods: &[NriPod], containers: &[NriContainer]) -> Vec<Unserv
 ///
 /// # Errors
 /// A message: the runtime does not answer.
-pub async fn audit_runtime(socket: &Path) -> Result<Vec<UnservedContainer>, String> {
+pub async fn audit_runtime(socket: &Path, rule: PortionRule) -> Result<Vec<UnservedContainer>, String> {
     let mut connection = RuntimeConnection::register(socket, AUDIT_NAME, AUDIT_INDEX).await?;
     let (mut pods, mut containers) = (Vec::new(), Vec::new());
     loop {
@@ -108,7 +122,7 @@ pub async fn audit_runtime(socket: &Path) -> Result<Vec<UnservedContainer>, Stri
                 let answer = SynchronizeResponse { more: part.more };
                 connection.answer(&call, Ok(answer.encode_to_vec())).await?;
                 if !part.more {
-                    return Ok(find_unserved(&pods, &containers));
+                    return Ok(find_unserved(&pods, &containers, rule));
                 }
             }
             _ => connection.answer(&call, Err((UNIMPLEMENTED, "this plugin only reads".to_owned()))).await?,
@@ -122,11 +136,47 @@ pub async fn audit_runtime(socket: &Path) -> Result<Vec<UnservedContainer>, Stri
 /// A message: there is one, or the runtime does not answer.
 pub async fn run_audit(args: AuditArgs) -> Result<(), String> {
     let late = |_| format!("{}: the runtime does not list its containers", args.nri_socket.display());
-    let unserved = timeout(LIST_TIMEOUT, audit_runtime(&args.nri_socket)).await.map_err(late)??;
+    let audited = audit_runtime(&args.nri_socket, args.gpu_portion.rule());
+    let unserved = timeout(LIST_TIMEOUT, audited).await.map_err(late)??;
     unserved.iter().for_each(|container| println!("{container}"));
     match unserved.len() {
         0 => Ok(()),
         1 => Err("1 container runs without its limit; delete its pod, so that it starts again".to_owned()),
         many => Err(format!("{many} containers run without their limits; delete their pods, so that they start again")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::nri::NriMount;
+
+    /// The missing limit of a container with these variables and mounts.
+    fn missing(variables: &[&str], mounts: &[&str], rule: PortionRule) -> Option<String> {
+        let pod = NriPod { id: "pod".into(), ..NriPod::default() };
+        let mounts = mounts.iter().map(|at| NriMount { destination: (*at).to_owned(), ..NriMount::default() });
+        let container = NriContainer {
+            pod_sandbox_id: "pod".into(),
+            env: variables.iter().map(|variable| (*variable).to_owned()).collect(),
+            mounts: mounts.collect(),
+            ..NriContainer::default()
+        };
+        find_unserved(&[pod], &[container], rule).pop().map(|unserved| unserved.missing)
+    }
+
+    #[test]
+    fn a_limit_of_vgpu_manager_is_missing_unless_its_own_library_is_preloaded() {
+        let managers = ["CUDA_MEM_LIMIT_0=4096m"];
+        let of = |mounts: &[&str]| missing(&managers, mounts, PortionRule::Limit);
+        assert_eq!(of(&[]).as_deref(), Some(managers[0]));
+        assert_eq!(of(&[PRELOAD_FILE, "/vgpu"]).as_deref(), Some(managers[0]), "this library does not read it");
+        assert_eq!(of(&[PRELOAD_FILE, "/etc/vgpu-manager/driver"]), None);
+        assert_eq!(missing(&["VGPU_SM_LIMIT=30"], &[PRELOAD_FILE], PortionRule::Limit), None);
+    }
+
+    #[test]
+    fn a_portion_that_the_plugin_ignores_is_not_missing() {
+        assert!(missing(&["GPU_PORTION=0.05"], &[], PortionRule::Limit).is_some());
+        assert_eq!(missing(&["GPU_PORTION=0.05"], &[], PortionRule::Ignore), None);
     }
 }

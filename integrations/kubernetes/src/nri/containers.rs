@@ -63,6 +63,12 @@ impl ContainerTenants {
         Self { settings, tenants: BTreeMap::new(), leftovers: BTreeSet::new(), unsettled: None }
     }
 
+    /// Use of `GPU_PORTION` without a limit.
+    #[must_use]
+    pub fn portion_rule(&self) -> PortionRule {
+        self.settings.portion_rule
+    }
+
     /// Makes the tenant that a container asks for, and returns the changes that bring the container into it.
     ///
     /// # Errors

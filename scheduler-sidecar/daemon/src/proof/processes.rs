@@ -22,7 +22,7 @@ use super::image::Image;
 use vgpu_config::problem::escape_value;
 use vgpu_control::finding::ProcessId;
 use vgpu_control::place::{ProcessPlace, parse_cgroup};
-use vgpu_engines::kubernetes::{ContainerFacts, missing_limit};
+use vgpu_engines::kubernetes::{ContainerFacts, PortionRule, PreloadedLibrary, missing_limit};
 
 /// Rounds of the check after which all descriptors are read again, even if their number did not change.
 pub const THOROUGH_EVERY: u32 = 16;
@@ -203,10 +203,10 @@ impl ProcessScanner {
 fn limit_of_variables(environ: &str, has_tenant: bool, has_library: bool) -> Option<String> {
     let variables: Vec<String> = environ.split_terminator('\0').map(str::to_owned).collect();
     let annotations = HashMap::new();
-    missing_limit(
-        ContainerFacts { name: "", annotations: &annotations, variables: &variables, has_tenant },
-        has_library,
-    )
+    let facts = ContainerFacts { name: "", annotations: &annotations, variables: &variables, has_tenant };
+    let library = if has_library { PreloadedLibrary::Ours } else { PreloadedLibrary::Missing };
+    // vgpud does not know the rule of an NRI plugin, so a portion counts as a limit.
+    missing_limit(facts, PortionRule::Limit, library)
 }
 
 /// The process of the host with this ID, if it exists.
@@ -554,6 +554,8 @@ mod tests {
         assert_eq!(limit_of_variables(environ, false, true), None);
         assert_eq!(limit_of_variables(environ, true, false), None);
         assert_eq!(limit_of_variables("", false, false), None);
+        let managers = "CUDA_MEM_LIMIT_0=1g\0";
+        assert_eq!(limit_of_variables(managers, false, true).as_deref(), Some("CUDA_MEM_LIMIT_0=1g"));
     }
 
     #[test]
