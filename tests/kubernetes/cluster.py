@@ -33,7 +33,8 @@ CACHE = pathlib.Path(os.environ.get("VGPU_CACHE") or ROOT / ".cache")
 PROGRAMS = CACHE / "kubernetes/bin"
 TOOLS = CACHE / "kubernetes/tools"
 CONTAINERD = CACHE / "containerd-1.7.24/usr/bin"
-RUNC = shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
+# The machine's own first, as in tests/setup/containerd.
+RUNC = shutil.which("runc", path=f"{os.environ['PATH']}:/usr/sbin:/sbin:{CACHE}/runc-1.1.5/usr/sbin")
 BUILD = pathlib.Path(os.environ.get("VGPU_BUILD") or ROOT / "target/release")
 DRIVER = pathlib.Path(os.environ.get("VGPU_SIM_LIB_DIR") or BUILD / "sim")
 # One cluster a machine: the kubelet's directory of device plugins is a fixed path.
