@@ -3,6 +3,7 @@
 import copy
 import os
 import pathlib
+import re
 import subprocess
 
 import kubernetes_validate
@@ -80,6 +81,23 @@ def test_nothing_is_privileged_and_the_page_lists_every_capability_and_host_path
     listed = {line.split("`")[1] for line in table.splitlines() if line.startswith("| `")}
     paths = {volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
     assert listed == {f"CAP_{right}" for right in rights} | paths | {"hostPID"}
+
+
+def test_the_yaml_of_the_page_is_part_of_a_pod_with_slices_and_annotations_that_the_page_names():
+    page = (ROOT / "docs/kubernetes.md").read_text()
+    texts = re.findall(r"^```yaml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    slices = set(re.findall(r'kubernetes = "(\w+)"', page))
+    row = next(line for line in page.splitlines() if line.startswith("| `vgpu.internal/container.NAME.KEY` |"))
+    keys = set(re.findall(r"`([\w-]+)`", row))
+    annotations, resources = {}, {}
+    for block in map(yaml.safe_load, texts):
+        annotations |= block.get("metadata", {}).get("annotations", {})
+        resources |= block.get("resources", {}).get("limits", {})
+    assert annotations and {key.removeprefix("vgpu.internal/container.main.") for key in annotations} <= keys
+    assert resources and {key.removeprefix("vgpu.internal/") for key in resources} <= slices
+    container = {"name": "main", "image": "localhost/vgpu:0.1.0", "resources": {"limits": resources}}
+    metadata = {"name": "first", "annotations": annotations}
+    validate({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}, NEWEST)
 
 
 # The first version with resource.k8s.io/v1.

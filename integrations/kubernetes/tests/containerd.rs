@@ -11,7 +11,7 @@ mod programs;
 use std::process::Command;
 
 use cri::{CdiName, ContainerConfig};
-use node::{GIB, Node, eventually};
+use node::{GIB, Node, checkout, eventually};
 use programs::built;
 
 const FILE: &str = "[[device]]\nid = 0\n[[tenant]]\nname = \"fixed\"\nmemory_limit = \"4GiB\"\n";
@@ -116,6 +116,10 @@ async fn a_plugin_that_starts_again_leaks_no_tenant_keeps_those_of_the_living_an
     // The other two have theirs.
     assert_eq!(String::from_utf8_lossy(&audited.stdout), format!("{found}\n"));
     assert_eq!(audited.status.code(), Some(1), "{audited:?}");
+    // The page shows it for another pod.
+    let shown = format!("{found}\n{}", String::from_utf8_lossy(&audited.stderr));
+    let shown = format!("$ vgpu-k8s audit\n{}```\n", shown.replace("lab/open", "lab/train").replace("2048", "6144"));
+    assert!(std::fs::read_to_string(checkout().join("docs/kubernetes.md")).unwrap().contains(&shown), "{shown}");
     node.start_plugin(&[]).await;
     eventually("the plugin names it too", async || node.text("nri.log").contains(found)).await;
     node.cri.remove_pod(&open.sandbox).await;

@@ -29,6 +29,8 @@ const fn engine(command: &'static str, by: &'static [(&'static str, &'static [&'
 
 const ADDED: &str = "tests/tests/container/added.rs";
 
+const AGENT_PACKAGE: &str = "packaging/deb/test-kubernetes";
+
 const RAY_PAGE: &str = "integrations/ray/tests/test_page.py";
 const RAY_NODES: &str = "integrations/ray/tests/conftest.py";
 
@@ -70,6 +72,31 @@ pub const ROWS: &[Row] = &[
     row(
         "sudo systemd-run",
         &[("packaging/deb/test-systemd", &["systemd-run --wait --pipe", "vgpu tenant add once --gpu 0.25 --pid $$$$"])],
+    ),
+    // Kubernetes: make test-kubernetes, make test-deb-kubernetes and make test-containerd.
+    row(
+        "helm upgrade vgpu integrations/kubernetes/chart",
+        &[(
+            "tests/kubernetes/test_install.py",
+            &["\"integrations/kubernetes/chart\"", "helm(\"upgrade\", \"vgpu\", CHART, \"--set-file\"", "--namespace"],
+        )],
+    ),
+    row("make deb deb-kubernetes", &[("make/kubernetes.mk", &["test-deb-kubernetes: deb deb-kubernetes"])]),
+    row("dpkg -i target/vgpu*.deb", &[(AGENT_PACKAGE, &["inside dpkg -i /given/vgpu.deb /given/agent.deb"])]),
+    row(
+        "systemctl enable --now vgpud vgpu-k8s-device-plugin vgpu-k8s-nri",
+        &[(
+            AGENT_PACKAGE,
+            &[
+                "units=(vgpu-k8s-device-plugin vgpu-k8s-nri)",
+                "systemctl enable --now vgpud.service",
+                "systemctl enable --now \"${units[@]}\"",
+            ],
+        )],
+    ),
+    row(
+        "vgpu-k8s audit",
+        &[("integrations/kubernetes/tests/containerd.rs", &["docs/kubernetes.md", "$ vgpu-k8s audit"])],
     ),
     // Engines: the stand-in checks options against the real engine's own list.
     engine("vgpu docker run --memory-limit", &[(ADDED, &["\"docker\", \"run\"", "--memory-limit"])]),

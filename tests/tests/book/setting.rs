@@ -24,6 +24,7 @@ pub fn may_end_with(plain: &str, code: i32) -> bool {
 /// the page shows, else [`FILE`].
 const BEFORE: &[(&str, &str)] = &[
     ("docs/docker.md", "vgpud --tenant train:memory=1GiB --log warn & served"),
+    ("docs/kubernetes.md", SLICED),
     ("docs/observing.md", JOINED),
     ("docs/metrics.md", DAEMON),
     (
@@ -46,12 +47,18 @@ const USED: &str = "vgpud --config /etc/vgpu/vgpud.toml --log warn & served
 vgpu run --socket /run/vgpu/tenants/train/vgpud.sock -- /usr/lib/vgpu/demo/example-launches 1 >/dev/null
 for _ in $(seq 200); do vgpu usage 2>/dev/null | grep -q train && break; sleep 0.05; done";
 
+/// A pod used device time in its slice.
+const SLICED: &str = "vgpud --config /etc/vgpu/vgpud.toml --log warn & served
+vgpu label quarter-0 namespace=lab pod=train >/dev/null
+vgpu run --socket /run/vgpu/tenants/quarter-0/vgpud.sock -- /usr/lib/vgpu/demo/example-launches 1 >/dev/null
+for _ in $(seq 200); do vgpu usage 2>/dev/null | grep -q quarter-0 && break; sleep 0.05; done";
+
 /// /etc/vgpu/vgpud.toml for pages that show none.
 const FILE: &str = "[log]\naudit = \"/var/log/vgpu/audit.log\"\n[[tenant]]\nname = \"train\"\nmemory_limit = \"8GiB\"\nsm_limit = 70\n\
     group = \"research\"\n[[tenant]]\nname = \"chat\"\nmemory_limit = \"4GiB\"\nsm_limit = 30\n";
 
 /// Pages whose files or variables name a second device.
-const TWO: &[&str] = &["docs/vgpud.md", "docs/hami.md"];
+const TWO: &[&str] = &["docs/vgpud.md", "docs/hami.md", "docs/kubernetes.md"];
 
 /// Pages whose commands need a driver that knows checkpoints.
 const NEWER: &[&str] = &["docs/checkpoint.md"];
