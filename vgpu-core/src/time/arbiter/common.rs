@@ -2,8 +2,8 @@
 //!
 //! On a device without leases all members launch at the same time: without limits, or each tenant up to its ceiling.
 //! When leases begin, all gates shut, and a tenant that still has work queued is overdue until that work is done. A
-//! *paused* tenant counts as used up for ever: its lease ends, its work drains, and it keeps its position in virtual
-//! time.
+//! *paused* tenant counts as used up for ever: its lease ends and its work drains. Its pause is a rest, as if it had
+//! wanted nothing, so it is not made up for afterwards.
 
 use super::decision::{Decision, Gate};
 use super::device::DevicePhase;
@@ -24,7 +24,14 @@ impl Arbiter {
     pub fn pause_tenant(&mut self, tenant: TenantId, device: DeviceId, paused: bool, now: u64) {
         let Some(seat) = self.find(tenant, device).filter(|&seat| self.seat_at(seat).paused != paused) else { return };
         let place = self.take_out(seat);
-        self.seat_at_mut(seat).paused = paused;
+        let this = self.seat_at_mut(seat);
+        this.paused = paused;
+        if paused && place != SeatPlace::Idle {
+            this.slept = Some(now);
+        } else if matches!(place, SeatPlace::Capped(_) | SeatPlace::Overdue) {
+            // Others had the device meanwhile. Owed as waiting, a pause of hours would give it the device for hours.
+            self.end_rest(seat, now);
+        }
         if matches!(place, SeatPlace::Ready | SeatPlace::Capped(_)) {
             self.place_seat(seat, now);
         }

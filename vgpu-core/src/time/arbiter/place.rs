@@ -18,7 +18,9 @@ impl Arbiter {
         let place = if self.holds_up(seat, now) {
             SeatPlace::Overdue
         } else if self.seat_at(seat).queue.is_empty() {
-            self.seat_at_mut(seat).slept = Some(now);
+            let this = self.seat_at_mut(seat);
+            // The rest of a paused tenant began with its pause, or before.
+            this.slept = this.slept.filter(|_| this.paused).or(Some(now));
             SeatPlace::Idle
         } else if self.seat_at(seat).used_up(now) {
             SeatPlace::Capped(self.seat_at(seat).refill_time(&self.config).max(now + 1))

@@ -54,7 +54,7 @@ pub(super) struct Seat {
     pub tired: bool,
     /// Paused: it gets nothing until it is resumed.
     pub paused: bool,
-    /// When the tenant last stopped wanting the device.
+    /// When the tenant last stopped wanting the device, or was paused while it wanted it.
     pub slept: Option<u64>,
     /// All device time charged to the tenant here, in ns.
     pub charged: u64,

@@ -334,6 +334,56 @@ fn a_pause_costs_its_own_length_and_a_long_one_leaves_one_quantum_of_credit() {
     assert_eq!(seat(0), 146 * MS, "nor is credit saved up beyond a quantum");
 }
 
+/// The milliseconds of `ms` that each of two tenants has the device, both of which always want it.
+fn divide(desk: &mut Desk, slots: [SlotId; 2], ms: u64) -> [u64; 2] {
+    let mut held = [0; 2];
+    for _ in 0..ms {
+        let holds =
+            |slot: &SlotId| matches!(desk.arbiter.devices[0].phase, DevicePhase::Held { slot: at, .. } if at == *slot);
+        let holder = slots.iter().position(holds);
+        desk.now += MS;
+        if let Some(at) = holder {
+            held[at] += 1;
+            desk.book.of(slots[at]).wants = true;
+            desk.done(slots[at], MS);
+        }
+        desk.tick();
+    }
+    held
+}
+
+#[test]
+fn a_pause_of_a_tenant_that_wants_the_device_is_not_made_up_for() {
+    let floor = Terms { floor: Share::from_percent(50), ..Terms::default() };
+    // Late: it wants nothing when it is paused. Ends: its member ends during the pause, and another one comes.
+    for (terms, is_late, ends) in
+        [(Terms::default(), false, false), (floor, false, false), (floor, true, false), (Terms::default(), false, true)]
+    {
+        let mut desk = Desk::new(1);
+        let mut slots = [desk.join(1, terms), desk.join(2, Terms::default())];
+        slots.iter().skip(usize::from(is_late)).for_each(|slot| desk.wants(*slot));
+        desk.tick();
+        divide(&mut desk, slots, 1_000);
+        desk.arbiter.pause_tenant(TenantId(1), D0, true, desk.now);
+        let paused = divide(&mut desk, slots, 3_900)[0];
+        if ends {
+            desk.arbiter.leave_device(slots[0], desk.now);
+            *desk.book.of(slots[0]) = MemberUsage { in_flight: Some(0), ..MemberUsage::default() };
+            slots[0] = desk.join(1, terms);
+        }
+        if ends || is_late {
+            desk.wants(slots[0]);
+        }
+        let paused = paused + divide(&mut desk, slots, 100)[0];
+        desk.arbiter.pause_tenant(TenantId(1), D0, false, desk.now);
+        let after = divide(&mut desk, slots, 400);
+        assert!(paused <= 8, "{paused} ms of its pause");
+        // A floor of half and half of the rest, or half: and no more than a lease beyond.
+        let due = if terms.floor.is_some() { 300 } else { 200 };
+        assert!(after[0].abs_diff(due) <= 16, "{after:?} after its pause ({terms:?}, late: {is_late}, ends: {ends})");
+    }
+}
+
 #[test]
 fn a_member_that_leaves_takes_its_turn_and_its_work_with_it() {
     let mut desk = Desk::new(1);

@@ -41,16 +41,21 @@ impl Arbiter {
         }
         self.enqueue_member(slot);
         if self.seat_at(seat).place == SeatPlace::Idle {
-            let order = &self.devices[index(d)].order;
-            let clock = order.floor_clock(now);
-            let least = order.least_time(self.seat_at(seat).terms.class);
-            let (least, floor) = (least, order.first_floor().map_or(clock, |first| first.min(clock)));
-            let config = self.config;
-            self.seat_at_mut(seat).wake_seat(least, floor, now, &config);
+            self.end_rest(seat, now);
             self.place_seat(seat, now);
             self.preempt_holder(seat, d, now);
         }
         self.note_wait(seat, now);
+    }
+
+    /// Moves a tenant that rested, in virtual time and in that of its floor, to where it wants the device again.
+    pub(super) fn end_rest(&mut self, seat: SeatIx, now: u64) {
+        let order = &self.devices[index(self.seat_at(seat).device)].order;
+        let clock = order.floor_clock(now);
+        let least = order.least_time(self.seat_at(seat).terms.class);
+        let floor = order.first_floor().map_or(clock, |first| first.min(clock));
+        let config = self.config;
+        self.seat_at_mut(seat).wake_seat(least, floor, now, &config);
     }
 
     /// An arrival far behind the holder in virtual time ends the holder's lease, once a quarter of it has passed.
