@@ -1,12 +1,13 @@
 //! A list of members for the next daemon: the processes that said hello, and their tenants' memory limits.
 //!
 //! A member that launches nothing does not notice that the daemon was replaced, and a stopped one cannot. Without
-//! this list the next daemon would report both as unregistered. Each change appends a line to a file next to the
-//! administrative socket, which no container sees. The file is rewritten when the daemon starts and when it has
-//! grown. A line is skipped if it cannot be parsed, or if a killed daemon wrote only half of it.
+//! this list the next daemon would report both as unregistered. Each change appends a line ([`line`]) to a file next to
+//! the administrative socket, which no container sees. The file is rewritten when the daemon starts and when it has
+//! grown.
+
+mod line;
 
 use std::collections::{BTreeSet, HashMap};
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
@@ -14,11 +15,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use tracing::warn;
 
+use self::line::{RosterLine, limit_lines};
 use super::config::TenantConfig;
 use crate::proof::image::Image;
 use crate::proof::limits::{LimitsByDevice, raise_limits};
 use crate::proof::processes;
-use vgpu_control::finding::ProcessId;
 
 /// Name of the file, in the directory of the sockets.
 const ROSTER_NAME: &str = "members";
@@ -71,27 +72,6 @@ pub fn limits_of(tenant: &TenantConfig) -> LimitsByDevice {
     tenant.on.iter().map(|on| (on.device.to_string(), limit(on.memory))).collect()
 }
 
-fn roster_line(verb: &str, tenant: &str, image: &Image) -> String {
-    let Image { process: ProcessId { pid, began }, program: (device, inode), code, stack } = image;
-    format!("{verb} {pid} {began} {device} {inode} {code} {stack} {tenant}\n")
-}
-
-fn member_line(tenant: &str, image: &Image) -> String {
-    roster_line("member", tenant, image)
-}
-
-fn device_line(image: &Image, device: &str) -> String {
-    let ProcessId { pid, began } = image.process;
-    format!("on {pid} {began} {device}\n")
-}
-
-fn limit_lines(tenant: &str, limits: &LimitsByDevice) -> String {
-    limits.iter().fold(String::new(), |mut lines, (device, bytes)| {
-        let _ = writeln!(lines, "limit {bytes} {device} {tenant}");
-        lines
-    })
-}
-
 impl MemberRoster {
     /// Reads the list of the previous daemon. Keeps the processes that are alive and run the same program.
     pub fn open(dir: Option<&Path>) -> Self {
@@ -110,39 +90,26 @@ impl MemberRoster {
     }
 
     fn read_lines(&mut self, text: &str) {
-        for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
-            let words: Vec<&str> = line.split(' ').collect();
-            let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
-            match words[..] {
-                [verb @ ("member" | "left"), _, _, _, _, _, _, tenant] => {
-                    let numbers = (number(1), number(2), number(3), number(4), number(5), number(6));
-                    let (Some(pid), Some(began), Some(device), Some(inode), Some(code), Some(stack)) = numbers else {
-                        continue;
-                    };
-                    let Ok(pid) = u32::try_from(pid) else { continue };
-                    let image = Image { process: ProcessId { pid, began }, program: (device, inode), code, stack };
-                    if verb == "member" {
-                        let (tenant, devices) = (tenant.to_owned(), BTreeSet::new());
-                        self.prior.insert(pid, PriorMember { tenant, image, devices });
-                    } else if self.prior.get(&pid).is_some_and(|prior| prior.image == image) {
-                        self.prior.remove(&pid);
+        for line in line::parse_lines(text) {
+            match line {
+                RosterLine::Member { image, tenant } => {
+                    let (tenant, devices) = (tenant.to_owned(), BTreeSet::new());
+                    self.prior.insert(image.process.pid, PriorMember { tenant, image, devices });
+                }
+                RosterLine::Left { image, .. } => {
+                    if self.prior.get(&image.process.pid).is_some_and(|prior| prior.image == image) {
+                        self.prior.remove(&image.process.pid);
                     }
                 }
-                ["on", _, _, device] => {
-                    let process = number(1).and_then(|pid| u32::try_from(pid).ok()).zip(number(2));
-                    let member = process.and_then(|(pid, began)| {
-                        self.prior.get_mut(&pid).filter(|prior| prior.image.process.began == began)
-                    });
-                    if let Some(prior) = member {
+                RosterLine::On { process, device } => {
+                    let prior = self.prior.get_mut(&process.pid).filter(|prior| prior.image.process == process);
+                    if let Some(prior) = prior {
                         prior.devices.insert(device.to_owned());
                     }
                 }
-                ["limit", _, device, tenant] => {
-                    if let Some(bytes) = number(1) {
-                        raise_limits(self.limits.entry(tenant.to_owned()).or_default(), [(device.to_owned(), bytes)]);
-                    }
+                RosterLine::Limit { bytes, device, tenant } => {
+                    raise_limits(self.limits.entry(tenant.to_owned()).or_default(), [(device.to_owned(), bytes)]);
                 }
-                _ => {}
             }
         }
     }
@@ -177,12 +144,13 @@ impl MemberRoster {
         limits: impl Iterator<Item = (&'t str, LimitsByDevice)>,
     ) {
         let Some(path) = &self.path else { return };
-        let mut text: String = self.prior.values().map(|prior| member_line(&prior.tenant, &prior.image)).collect();
-        members.for_each(|(tenant, image)| text.push_str(&member_line(tenant, &image)));
+        let line = |tenant: &str, image| RosterLine::Member { image, tenant }.to_text();
+        let mut text: String = self.prior.values().map(|prior| line(&prior.tenant, prior.image)).collect();
+        members.for_each(|(tenant, image)| text.push_str(&line(tenant, image)));
         let prior = self.prior.values().map(|prior| (&prior.image, &prior.devices));
         let present = self.present.iter().map(|(image, member)| (image, &member.devices));
         let on = prior.chain(present).flat_map(|(image, devices)| devices.iter().map(move |device| (image, device)));
-        on.for_each(|(image, device)| text.push_str(&device_line(image, device)));
+        on.for_each(|(image, device)| text.push_str(&RosterLine::On { process: image.process, device }.to_text()));
         limits.for_each(|(tenant, limits)| text.push_str(&limit_lines(tenant, &limits)));
         self.lines = (text.lines().count(), text.lines().count());
         match create_file(path, &text) {
@@ -201,15 +169,17 @@ impl MemberRoster {
         self.prior.remove(&image.process.pid);
         let member = self.present.entry(*image).or_default();
         member.connections += 1;
-        let on: String = member.devices.iter().map(|device| device_line(image, device)).collect();
-        self.append_line(&(member_line(tenant, image) + &on));
+        let on = member.devices.iter().map(|device| RosterLine::On { process: image.process, device });
+        let text: String =
+            [RosterLine::Member { image: *image, tenant }].into_iter().chain(on).map(RosterLine::to_text).collect();
+        self.append_line(&text);
     }
 
     /// Notes that a process joined a device.
     pub fn note_device(&mut self, image: &Image, device: &str) {
         let Some(member) = self.present.get_mut(image) else { return };
         if member.devices.insert(device.to_owned()) {
-            self.append_line(&device_line(image, device));
+            self.append_line(&RosterLine::On { process: image.process, device }.to_text());
         }
     }
 
@@ -219,7 +189,7 @@ impl MemberRoster {
         member.connections -= 1;
         if member.connections == 0 {
             self.present.remove(image);
-            self.append_line(&roster_line("left", tenant, image));
+            self.append_line(&RosterLine::Left { image: *image, tenant }.to_text());
         }
     }
 
@@ -273,7 +243,13 @@ fn create_file(path: &Path, text: &str) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use vgpu_control::finding::ProcessId;
+
     use super::*;
+
+    fn member_line(tenant: &str, image: &Image) -> String {
+        RosterLine::Member { image: *image, tenant }.to_text()
+    }
 
     fn own() -> Image {
         processes::read_image(std::process::id()).unwrap()
