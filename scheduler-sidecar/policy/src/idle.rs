@@ -2,7 +2,7 @@
 //! due.
 //!
 //! ```text
-//! sample ──► IdleWatch ──► state: busy, idle, resident, stalled, starved, over-used
+//! sample ──► IdleWatch ──► state: busy, idle, resident, stalled, starved, over-used, suspended
 //!                     └──► steps that are due while it is idle, resident or stalled
 //! ```
 //!
@@ -49,6 +49,8 @@ pub struct UseSample {
     pub floor_permille: u32,
     /// True if it may not launch.
     pub is_paused: bool,
+    /// True if all of its processes are suspended: their memory is off their devices, and their calls wait.
+    pub is_suspended: bool,
     /// True if part of its use is not measured.
     pub is_unmeasured: bool,
 }
@@ -90,6 +92,8 @@ pub enum UseState {
     Starved,
     /// It uses all that it may.
     OverUsed,
+    /// All of its processes are suspended.
+    Suspended,
 }
 
 impl UseState {
@@ -109,6 +113,7 @@ impl UseState {
             Self::Stalled => "stalled",
             Self::Starved => "starved",
             Self::OverUsed => "over-used",
+            Self::Suspended => "suspended",
         }
     }
 }
@@ -257,7 +262,7 @@ impl IdleWatch {
         let before = self.state;
         let idle = IdleEnd { seconds: self.idle_seconds(), byte_seconds: self.hoarded };
         match self.last.filter(|last| last.at <= sample.at && last.charged_ns <= sample.charged_ns) {
-            Some(last) if sample.members > 0 && !sample.is_unmeasured && !sample.is_paused => {
+            Some(last) if sample.members > 0 && !sample.is_unmeasured && !sample.is_paused && !sample.is_suspended => {
                 self.note_use(plan, &last, &sample);
             }
             // The timers begin again: nothing is known about the time before.
@@ -325,7 +330,9 @@ impl IdleWatch {
     fn judge_state(&self, plan: &IdlePlan, now: &UseSample) -> UseState {
         let for_long =
             |since: Option<u64>, span: Duration| since.is_some_and(|since| now.at.saturating_sub(since) >= to_ns(span));
-        if for_long(self.stuck_since, plan.stalled_after) {
+        if now.is_suspended {
+            UseState::Suspended
+        } else if for_long(self.stuck_since, plan.stalled_after) {
             UseState::Stalled
         } else if now.memory > 0 && for_long(self.still_since, plan.idle_after) {
             UseState::Resident

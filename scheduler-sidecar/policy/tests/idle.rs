@@ -227,6 +227,31 @@ fn unknown_use_a_pause_and_the_last_process_end_every_state() {
     }
 }
 
+/// Row 48: a tenant that the step `suspend` suspended is not ended by the steps that follow.
+#[test]
+fn a_suspended_tenant_hoards_nothing_has_no_further_steps_and_begins_again_when_it_is_resumed() {
+    let steps = [(StepKind::Lower, 0), (StepKind::Suspend, 10), (StepKind::Terminate, 20)];
+    let mut tenant = Tenant::new(&steps);
+    assert_eq!(tenant.steps_of(HOLDING, 132), [(121, StepKind::Lower), (131, StepKind::Suspend)]);
+    assert!(tenant.watch.hoarded_byte_seconds() > 0);
+    tenant.now.is_suspended = true;
+    let news = tenant.live(HOLDING);
+    assert_eq!(news.change, Some((UseState::Resident, UseState::Suspended)));
+    assert!(news.ended.is_some() && tenant.watch.restriction(&tenant.plan).is_none());
+    // A process that was suspended at work has a request and work that make no progress.
+    for life in [HOLDING, STUCK, WAITING, EMPTY] {
+        for _ in 0..1_000 {
+            assert_eq!(tenant.live(life), UseNews::default(), "{life:?}");
+        }
+    }
+    assert_eq!((tenant.watch.hoarded_byte_seconds(), tenant.watch.idle_seconds()), (0, 0));
+    assert_eq!(tenant.watch.state().word(), "suspended");
+    tenant.now.is_suspended = false;
+    assert_eq!(tenant.live(HOLDING).change, Some((UseState::Suspended, UseState::Busy)));
+    let again = [(119, StepKind::Lower), (129, StepKind::Suspend), (139, StepKind::Terminate)];
+    assert_eq!(tenant.steps_of(HOLDING, 160), again, "the times begin with the last sample before the resume");
+}
+
 fn life() -> impl Strategy<Value = Life> {
     let one = prop_oneof![Just(BUSY), Just(SLOW), Just(HOLDING), Just(EMPTY), Just(STUCK), Just(WAITING)];
     (one, 0..3_u64).prop_map(|(life, launches)| Life { launches: life.launches * launches, ..life })
@@ -267,7 +292,7 @@ proptest! {
     /// A tenant that rests is told the same in the same second, whatever it did before and does afterwards.
     #[test]
     fn a_tenant_that_rests_is_told_the_same_in_the_same_second(
-        lives in prop::collection::vec((life(), 1..900_u64, 0..2_u64, 0..8_u8), 1..10),
+        lives in prop::collection::vec((life(), 1..900_u64, 0..2_u64, 0..9_u8), 1..10),
         after in 1..400_u64,
     ) {
         let steps = [(StepKind::Lower, 0), (StepKind::Reclaimable, 30), (StepKind::Suspend, after), (StepKind::Terminate, after)];
@@ -278,6 +303,7 @@ proptest! {
             always.now.joins += joins;
             (always.now.is_paused, always.now.is_unmeasured) = (state == 1, state == 2);
             always.now.members = usize::from(state != 3);
+            always.now.is_suspended = state == 4;
             for _ in 0..seconds {
                 let news = always.live(life);
                 let (now, is_same) = (always.now, UseSample { at: always.now.at, ..last } == always.now);

@@ -43,7 +43,7 @@ struct FollowedTenant {
     /// Bounds that hold for the tenant, and why.
     restriction: Option<(Restriction, UseState)>,
     /// True while the step `suspend` holds.
-    is_suspended: bool,
+    holds_suspend_step: bool,
 }
 
 impl FollowedTenant {
@@ -150,8 +150,8 @@ impl Reactor {
             if news.is_kill_due {
                 signal_processes(name, &tenant.asked_members(self.member_processes(*id)), Signal::KILL);
             }
-            let was_suspended = std::mem::replace(&mut tenant.is_suspended, tenant.watch.has_taken(StepKind::Suspend));
-            if was_suspended && !tenant.is_suspended {
+            let holds = tenant.watch.has_taken(StepKind::Suspend);
+            if std::mem::replace(&mut tenant.holds_suspend_step, holds) && !holds {
                 self.journal.withdraw_once(name);
             }
             let restriction = tenant.watch.restriction(&tenant.plan).map(|bounds| (bounds, tenant.watch.state()));
@@ -280,7 +280,8 @@ fn tell_change(tenant: &str, before: UseState, state: UseState, ended: Option<Id
     }
     let memory = sample.memory;
     match state {
-        UseState::Busy => {}
+        // `process.suspended` tells it.
+        UseState::Busy | UseState::Suspended => {}
         UseState::Idle => info!(kind = "idle.began", tenant, memory, "the tenant uses less than its threshold"),
         UseState::Resident => {
             info!(kind = "idle.resident", tenant, memory, "the tenant holds memory and launches nothing")
