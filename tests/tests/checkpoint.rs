@@ -6,6 +6,8 @@ use std::ffi::OsStr;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
+
+use serde_json::Value;
 use vgpu_tests::artefacts::vgpu_checkpoint;
 use vgpu_tests::daemon::{Daemon, Plan};
 use vgpu_tests::program::{Kind, compile};
@@ -41,10 +43,40 @@ impl World {
         eventually("its kernel runs", || self.lab.process(0, member.pid).busy_ns > before);
     }
 
+    /// The program; a change tells the daemon.
     fn command(&self, words: &[&str]) -> Command {
         let mut command = self.lab.bare(vgpu_checkpoint());
         command.args(words);
+        if words[0] != "state" {
+            command.arg("--socket").arg(self.daemon.admin());
+        }
         command
+    }
+
+    /// The tenant in `vgpu status --json`.
+    fn tenant(&self, name: &str) -> Value {
+        let status: Value = serde_json::from_str(&self.daemon.tell(&["status", "--json"])).expect("JSON");
+        let tenants = status["tenants"].as_array().expect("tenants");
+        tenants.iter().find(|tenant| tenant["name"] == name).expect("the tenant").clone()
+    }
+
+    /// Kind and process of each event about suspensions.
+    fn suspensions(&self) -> Vec<(String, u32)> {
+        let text = self.daemon.tell(&["events", "--json", "--kind", "process"]);
+        let event = |line: &str| serde_json::from_str::<Value>(line).expect("an event");
+        let told = |event: Value| {
+            let pid = event["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+            (event["kind"].as_str().expect("a kind").to_owned(), pid.expect("a process"))
+        };
+        text.lines().map(event).map(told).collect()
+    }
+
+    /// Resumes a process by the driver's calls alone, as NVIDIA's cuda-checkpoint does.
+    fn resume_unseen(&self, pid: u32) {
+        let mut controller = self.lab.bare_member();
+        controller.ok("init");
+        controller.ok(&format!("suspend restore {pid}"));
+        controller.ok(&format!("suspend unlock {pid}"));
     }
 
     fn checkpoint(&self, words: &[&str]) -> Output {
@@ -59,7 +91,7 @@ impl World {
 
     fn state(&self, pid: u32) -> String {
         let output = self.checkpoint(&["state", "--json", &pid.to_string()]);
-        let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let value: Value = serde_json::from_slice(&output.stdout).expect("JSON");
         value[0]["state"].as_str().expect("a state").to_owned()
     }
 
@@ -120,7 +152,8 @@ fn an_idle_step_moves_the_memory_of_who_does_nothing_off_the_device() {
     words.extend(command.get_envs().filter_map(|(name, value)| Some(format!("{}={}", text(name), text(value?)))));
     words.push(text(command.get_program()));
     words.extend(command.get_args().map(text));
-    let terms = "memory_limit = \"12GiB\"\nidle_minutes = 0.034\nidle_steps = [\"suspend after 5s\"]\n";
+    let steps = "idle_steps = [\"suspend after 5s\", \"terminate after 15s\"]";
+    let terms = format!("memory_limit = \"12GiB\"\nidle_minutes = 0.034\n{steps}\n");
     let tenants = vec![("a".into(), format!("{terms}idle_suspend = {words:?}"))];
     world.daemon.write(&Plan { device: world.lab.device(0).uuid, time: String::new(), tenants });
     world.daemon.reload();
@@ -131,8 +164,118 @@ fn an_idle_step_moves_the_memory_of_who_does_nothing_off_the_device() {
     eventually("the program ended", || world.daemon.tell(&["events", "--kind", "action"]).contains("exit status 0"));
     assert_eq!(world.state(a.pid), "checkpointed");
     assert!(world.lab.device(0).used < used - 8 * GIB, "its memory left the device");
+    eventually("it counts as suspended and not as idle", || world.tenant("a")["idle"]["state"] == "suspended");
+    // The step `terminate` would come ten seconds after the step `suspend`.
+    thread::sleep(Duration::from_secs(13));
+    assert_eq!(world.daemon.tell(&["events", "--kind", "idle.step"]).lines().count(), 1, "no further step");
+    let idle = &world.tenant("a")["idle"];
+    assert_eq!((&idle["state"], &idle["hoarded_gib_hours"]), (&"suspended".into(), &0.0.into()));
     assert_eq!(world.said(&["resume", &a.pid.to_string()]), (Some(0), String::new()));
     assert_eq!(a.ok(&format!("byte {}", pointer + 4095)).number(0), 7, "the contents are the same");
+    eventually("it is busy again", || world.tenant("a")["idle"]["state"] == "busy");
+    assert_eq!(a.errors(), "");
+}
+
+#[test]
+fn the_daemon_shows_who_is_suspended_and_holds_back_a_tenant_only_if_all_its_processes_are() {
+    let mut world = World::start();
+    let (mut a, mut other) = (world.member("a"), world.member("a"));
+    a.ok("launch 1000000");
+    other.ok("launch 1000000");
+    let (pid, own) = (a.pid.to_string(), std::process::id().to_string());
+    assert_eq!(world.said(&["suspend", &pid]), (Some(0), String::new()));
+    assert_eq!(world.tenant("a")["suspended"], Value::Null, "its other process works");
+    let words = world.daemon.tell(&["explain", "a"]);
+    assert!(words.contains(&format!("suspended processes (1 of 2): {pid} since ")), "{words}");
+    other.ok("launch 1000000");
+    assert_eq!(world.said(&["suspend", &other.pid.to_string()]), (Some(0), String::new()));
+    let tenant = world.tenant("a");
+    assert_eq!((&tenant["suspended"], &tenant["paused"]), (&true.into(), &false.into()));
+    assert!(tenant["members"].as_array().expect("members").iter().all(|m| m["suspended_since"].is_i64()), "{tenant}");
+    assert_eq!(world.daemon.tell(&["ps"]).matches("  suspended  ").count(), 2);
+    let words = world.daemon.tell(&["explain", "a"]);
+    assert!(
+        words.contains("suspended") && words.contains("waits for none until `vgpu-checkpoint resume PID`"),
+        "{words}"
+    );
+    let top = world.daemon.tell(&["top", "--once"]);
+    assert!(top.lines().any(|line| line.starts_with("a ") && line.contains("suspended")), "{top}");
+    let words = world.daemon.tell(&["resume", "a"]);
+    assert!(words.contains("was not paused") && words.contains("suspended processes (2 of 2)"), "{words}");
+    // A pause by an administrator and a suspension end on their own.
+    world.daemon.tell(&["pause", "a"]);
+    assert_eq!(world.said(&["resume", &pid, &other.pid.to_string()]), (Some(0), String::new()));
+    let tenant = world.tenant("a");
+    assert_eq!((&tenant["suspended"], &tenant["paused"]), (&Value::Null, &true.into()));
+    world.daemon.tell(&["resume", "a"]);
+    a.ok("launch 1000000");
+    let (pid, other) = (a.pid, other.pid);
+    let told = [("suspended", pid), ("suspended", other), ("resumed", pid), ("resumed", other)];
+    assert_eq!(world.suspensions(), told.map(|(kind, pid)| (format!("process.{kind}"), pid)));
+    // A process that is no member is none of the daemon's.
+    assert_eq!(world.said(&["suspend", &own]).0, Some(1));
+    assert_eq!(a.errors(), "");
+}
+
+#[test]
+fn the_next_daemon_knows_who_is_suspended_until_the_process_ends() {
+    let mut world = World::start();
+    let (mut a, mut b) = (world.member("a"), world.member("b"));
+    a.ok("launch 1000000");
+    let pair = pids(&[&a, &b]);
+    assert_eq!(world.said(&["suspend", &pair[0], &pair[1]]), (Some(0), String::new()));
+    world.daemon.kill();
+    world.daemon.again();
+    assert_eq!(world.suspensions(), [], "nothing is told again");
+    b.kill();
+    assert_eq!(world.said(&["resume", &pair[0]]), (Some(0), String::new()));
+    assert_eq!(world.suspensions(), [("process.resumed".to_owned(), a.pid)], "it knew that");
+    a.ok("launch 1000000");
+    eventually("it is a member again", || world.tenant("a")["members"][0]["pid"] == a.pid);
+    let stored = std::fs::read_to_string(world.lab.path().join("kept/changes.json")).expect("the daemon's file");
+    assert!(stored.contains("\"suspended\":[]"), "{stored}");
+    assert_eq!(a.errors(), "");
+}
+
+/// A daemon that asks no driver sees only that the process works. It can, because its tenant has leases.
+#[test]
+fn a_process_that_another_program_resumed_counts_as_running_when_it_works() {
+    let mut world = World::start();
+    let (mut a, mut other) = (world.member("a"), world.member("a"));
+    a.ok("launch 1000000");
+    other.ok("launch 1000000");
+    assert_eq!(world.said(&["suspend", &a.pid.to_string()]), (Some(0), String::new()));
+    // Work that was done before may be reported for a second.
+    thread::sleep(Duration::from_millis(1_500));
+    other.ok("launch 1000000");
+    assert_eq!(world.suspensions(), [("process.suspended".to_owned(), a.pid)]);
+    world.resume_unseen(a.pid);
+    a.ok("launch 5000000");
+    eventually("the daemon sees that it works", || world.suspensions().len() == 2);
+    assert_eq!(world.suspensions()[1], ("process.resumed".to_owned(), a.pid));
+    let words = world.daemon.tell(&["explain", "a"]);
+    assert!(!words.contains("suspended"), "{words}");
+    assert_eq!((a.errors(), other.errors()), (String::new(), String::new()));
+}
+
+/// A process that waits at the gate of the library cannot work. The driver lists it on its device.
+#[test]
+fn a_process_that_another_program_resumed_counts_as_running_when_the_driver_lists_it() {
+    let lab = Lab::new("t4").with("VGPU_SIM_DRIVER", "580");
+    let tenants = vec![("a".into(), "memory_limit = \"6GiB\"".to_owned())];
+    let daemon = Daemon::start_on_machine(&lab, &Plan { device: lab.device(0).uuid, time: String::new(), tenants });
+    let mut world = World { lab, daemon };
+    let mut a = world.member("a");
+    a.ok("launch 1000000");
+    assert_eq!(world.said(&["suspend", &a.pid.to_string()]), (Some(0), String::new()));
+    a.tell("launch 1000000");
+    // The daemon asks the driver each second, from its third one on.
+    thread::sleep(Duration::from_secs(6));
+    assert_eq!(world.tenant("a")["suspended"], true, "control: nobody lists it");
+    world.resume_unseen(a.pid);
+    assert_eq!(a.answer().code, 0, "it launches again");
+    let told = ["suspended", "resumed"].map(|kind| (format!("process.{kind}"), a.pid));
+    assert_eq!(world.suspensions(), told);
     assert_eq!(a.errors(), "");
 }
 

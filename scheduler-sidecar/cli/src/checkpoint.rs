@@ -3,17 +3,22 @@
 //! A program of its own, because the daemon loads no driver of CUDA. [`steps`] has the order of the calls and the way
 //! back; the calls themselves, which need `unsafe`, are in `bin/vgpu-checkpoint`. A second process, the guard, watches
 //! the first one: if that is killed in the middle, the guard leads all processes back, so none stays locked.
+//! [`telling`] tells the daemon, if there is one, which processes are suspended in the end.
 
 pub mod steps;
+pub mod telling;
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use steps::{CheckpointDriver, Operation, ProcessState};
+use telling::tell_daemon;
+use vgpu_config::paths;
 use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
 /// A process could be led neither forward nor back.
@@ -27,7 +32,8 @@ const GUARD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// Moves processes off their GPU and back: their device memory goes to the host, and others may use the device.
 ///
-/// All processes of a command change together or not at all. The driver needs version 570 or newer.
+/// All processes of a command change together or not at all. The driver needs version 570 or newer. A daemon of this
+/// host learns which of its processes are suspended.
 #[derive(Debug, Parser)]
 #[command(
     name = "vgpu-checkpoint",
@@ -64,6 +70,8 @@ Examples:
         /// Time that work on the device may take to end.
         #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
         timeout: Duration,
+        #[command(flatten)]
+        daemon: ToldDaemon,
         /// Processes, as the host numbers them.
         #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(u32).range(1..=0x7FFF_FFFF))]
         pids: Vec<u32>,
@@ -77,6 +85,8 @@ Examples:
         /// Time to wait for free memory on the device; without it, memory that does not fit is refused at once.
         #[arg(long, value_name = "TIME", default_value = "0s", value_parser = humantime::parse_duration)]
         wait: Duration,
+        #[command(flatten)]
+        daemon: ToldDaemon,
         /// Processes, as the host numbers them.
         #[arg(value_name = "PID", required = true, value_parser = clap::value_parser!(u32).range(1..=0x7FFF_FFFF))]
         pids: Vec<u32>,
@@ -97,10 +107,26 @@ Examples:
     /// Leads processes back when the program that moved them dies; started by it.
     #[command(hide = true)]
     Guard {
+        #[command(flatten)]
+        daemon: ToldDaemon,
         #[arg(value_enum)]
         operation: Operation,
         pids: Vec<u32>,
     },
+}
+
+/// The daemon that is told.
+#[derive(Debug, clap::Args)]
+struct ToldDaemon {
+    /// The daemon's administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu].
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+impl ToldDaemon {
+    fn socket_path(self) -> PathBuf {
+        self.socket.unwrap_or_else(|| paths::admin_socket(&paths::runtime_dir()))
+    }
 }
 
 #[derive(Serialize)]
@@ -117,17 +143,21 @@ impl CheckpointOptions {
     /// The driver cannot be loaded, or a step was refused.
     pub fn run<D: CheckpointDriver>(self, load: impl FnOnce() -> Result<D, Failure>) -> Result<ExitCode, Failure> {
         match self.verb {
-            CheckpointVerb::Guard { operation, pids } => {
+            CheckpointVerb::Guard { daemon, operation, pids } => {
                 if !told_done() {
-                    lead_back(operation, &pids, &mut load()?);
+                    let mut driver = load()?;
+                    lead_back(operation, &pids, &mut driver);
+                    tell_daemon(&daemon.socket_path(), &pids, &mut driver);
                 }
                 Ok(ExitCode::SUCCESS)
             }
             CheckpointVerb::State { json, pids } => print_states(&mut load()?, &distinct(pids), json),
-            CheckpointVerb::Suspend { timeout, pids } => {
-                change(Operation::Suspend, distinct(pids), timeout, &mut load()?)
+            CheckpointVerb::Suspend { timeout, daemon, pids } => {
+                change_and_tell(Operation::Suspend, distinct(pids), timeout, &daemon.socket_path(), &mut load()?)
             }
-            CheckpointVerb::Resume { wait, pids } => change(Operation::Resume, distinct(pids), wait, &mut load()?),
+            CheckpointVerb::Resume { wait, daemon, pids } => {
+                change_and_tell(Operation::Resume, distinct(pids), wait, &daemon.socket_path(), &mut load()?)
+            }
         }
     }
 }
@@ -156,19 +186,34 @@ fn print_states(driver: &mut impl CheckpointDriver, pids: &[u32], json: bool) ->
     Ok(ExitCode::from(if lines.iter().any(|line| line.state == "none") { EXIT_FINDINGS } else { 0 }))
 }
 
-/// Changes the state of all processes, under a guard, or of none.
-fn change(
+/// Changes the state of all processes or of none, and tells the daemon which are suspended then: also those that were
+/// before, so that a repeated command tells a daemon that does not know it.
+fn change_and_tell(
     operation: Operation,
     pids: Vec<u32>,
     patience: Duration,
+    socket: &Path,
+    driver: &mut impl CheckpointDriver,
+) -> Result<ExitCode, Failure> {
+    let changed = change(operation, &pids, patience, socket, driver);
+    tell_daemon(socket, &pids, driver);
+    changed
+}
+
+/// Changes the state of all processes, under a guard, or of none.
+fn change(
+    operation: Operation,
+    pids: &[u32],
+    patience: Duration,
+    socket: &Path,
     driver: &mut impl CheckpointDriver,
 ) -> Result<ExitCode, Failure> {
     let refused = |words: String| Failure::new(EXIT_FINDINGS, words);
-    let to_change = steps::select_processes(operation, &pids, driver).map_err(refused)?;
+    let to_change = steps::select_processes(operation, pids, driver).map_err(refused)?;
     if to_change.is_empty() {
         return Ok(ExitCode::SUCCESS);
     }
-    let guard = Guard::start(operation, &to_change).map_err(|why| {
+    let guard = Guard::start(operation, &to_change, socket).map_err(|why| {
         Failure::new(EXIT_FINDINGS, format!("the guard cannot be started: {why}; nothing was changed"))
     })?;
     let end = Instant::now() + patience;
@@ -194,9 +239,9 @@ struct Guard(Child);
 
 impl Guard {
     /// Starts the guard in a process group of its own, so that a signal for this group does not end both.
-    fn start(operation: Operation, pids: &[u32]) -> std::io::Result<Self> {
+    fn start(operation: Operation, pids: &[u32], socket: &Path) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.args(["guard", operation.to_word()]).args(pids.iter().map(u32::to_string));
+        command.arg("guard").arg("--socket").arg(socket).arg(operation.to_word()).args(pids.iter().map(u32::to_string));
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
         command.spawn().map(Self)
     }

@@ -18,7 +18,8 @@ use vgpu_output::say::{self, Failure};
 ///
 /// PID is the process's number on the host, INSIDE its number in the container. CONTAINER is the container's name, if
 /// its engine answers or stores the name in a readable file; else the first letters of its id. Outside of containers it
-/// is the systemd unit. POD is the UID of the Kubernetes pod; the column is there if a process is in one.
+/// is the systemd unit. POD is the UID of the Kubernetes pod; the column is there if a process is in one. LEASE says
+/// `suspended` of a process that vgpu-checkpoint moved off its devices.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -120,11 +121,17 @@ fn format_processes(processes: &[PlacedProcess]) -> String {
                 say::escape_line(&member.version),
             ]
         };
+        let is_suspended = member.suspended_since.is_some();
         if member.devices.is_empty() {
-            rows.push(row("-", "none".into(), "-".into(), "-".into(), "-".into()));
+            let lease = if is_suspended { "suspended" } else { "none" };
+            rows.push(row("-", lease.into(), "-".into(), "-".into(), "-".into()));
         }
         for here in &member.devices {
-            let lease = if here.waits { format!("{}, waits", here.lease) } else { here.lease.clone() };
+            let lease = match (is_suspended, here.waits) {
+                (true, _) => "suspended".to_owned(),
+                (false, true) => format!("{}, waits", here.lease),
+                (false, false) => here.lease.clone(),
+            };
             let gpu = here.gpu_seconds.map_or("?".into(), |seconds| format!("{seconds:.3}"));
             let waited = format!("{:.3}", here.waited_seconds);
             let memory = here.memory_used.map_or("?".into(), |used| Bytes(used).to_string());
@@ -179,6 +186,9 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("run, waits") && text.contains("  none ") && !text.contains("POD"), "{text}");
+        let suspended = MemberStatus { suspended_since: Some(9), ..two.clone() };
+        let text = format_processes(&[process(suspended)]);
+        assert_eq!(text.matches("  suspended  ").count(), 2, "{text}");
         // The daemon saw the pod of a process that this program cannot see.
         let pod = "7ac1d5a2-9b42-4f4c-8d0a-52a1b7e3c111";
         let far = ProcessPlace { pod: Some(pod.into()), ..ProcessPlace::default() };

@@ -42,7 +42,8 @@ Columns:
   GPU-SECONDS   device time since the daemon started; WAITED the seconds that its
                 processes waited at the gate, summed
   STATE         running, open (alone, with no lease needed), waiting, capped (used up for now),
-                draining, overdue, idle, paused, lost; vgpu explain TENANT says why
+                draining, overdue, idle, paused, suspended, lost; vgpu explain
+                TENANT says why
 
 Exit codes:
   0  shown
@@ -338,6 +339,12 @@ fn remarks_of(tenant: &TenantStatus) -> Vec<String> {
     if tenant.paused {
         remarks.push(format!("{name}: paused; it launches nothing until `vgpu resume {name}`\n"));
     }
+    let suspended = tenant.members.iter().filter(|member| member.suspended_since.is_some());
+    let suspended: Vec<String> = suspended.filter_map(|member| Some(member.pid?.to_string())).collect();
+    if !suspended.is_empty() {
+        let pids = suspended.join(" ");
+        remarks.push(format!("{name}: suspended; `vgpu-checkpoint resume {pids}` brings its processes back\n"));
+    }
     for here in tenant.devices.iter().filter(|here| here.paused && !tenant.paused) {
         remarks.push(format!("{name}: paused on device {}; `vgpu explain {name}` says why\n", here.device));
     }
@@ -391,6 +398,7 @@ mod tests {
             added: None,
             unusable: None,
             paused: true,
+            suspended: false,
             gang: None,
             mode: "observe".into(),
             strict: true,

@@ -74,6 +74,7 @@ fn tenant(name: &str, device: &str, (wanted, got): (f64, f64), (used, limit): (u
         added: None,
         unusable: None,
         paused: false,
+        suspended: false,
         gang: None,
         mode: "enforce".into(),
         strict: false,

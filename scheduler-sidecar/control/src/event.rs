@@ -68,7 +68,7 @@ pub const EVENT_KINDS: &[EventKind] = &[
         "idle.step",
         "an idle step was taken against a tenant, or with idle_dry_run or in mode observe would have been",
     ),
-    event_kind("idle.ended", "an idle or stalled tenant is busy again, paused or without processes"),
+    event_kind("idle.ended", "an idle or stalled tenant is busy again, paused, suspended or without processes"),
     event_kind("starved.began", "a tenant waits for a device and gets less than its floor, or nothing"),
     event_kind("starved.ended", "a starved tenant gets its floor again, or does not wait any longer"),
     event_kind("over-used.began", "a tenant uses its over_threshold of what it may, or more, for over_minutes"),
@@ -85,6 +85,11 @@ pub const EVENT_KINDS: &[EventKind] = &[
         "admin.refused",
         "an administrative request was refused: its user may not ask, or the daemon does \
          not understand it",
+    ),
+    audited_kind("process.suspended", "a process was moved off its devices (vgpu-checkpoint), and launches nothing"),
+    audited_kind(
+        "process.resumed",
+        "a suspended process is on its devices again; `why` says it if nobody resumed it here",
     ),
     event_kind("memory.refused", "allocations of a tenant were refused; `refused` is their number"),
     audited_kind("device.lost", "the driver has lost a device: calls on it fail until it is reset"),

@@ -21,7 +21,8 @@ pub struct DeviceExplanation {
     pub device: String,
     /// State in one word: `observed`, `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`.
     /// `free`: there are no limits of time on the device. `shared`: it is under MPS, without leases. `absent`: the
-    /// tenant has no member there. `lost`: the driver has lost the device.
+    /// tenant has no member there. `lost`: the driver has lost the device. `suspended`: all processes of the tenant are
+    /// off their devices.
     pub state: String,
     /// The meaning of the state, and the rule that it follows from.
     pub sentences: Vec<String>,
@@ -50,7 +51,7 @@ pub struct DeviceStanding {
     /// Ceiling: the most device time that the tenant may use; `None`: no limit.
     pub ceiling: Option<Share>,
     /// State in one word: `running`, `open`, `draining`, `overdue`, `waiting`, `capped`, `paused`, `idle`, `shared`,
-    /// `free`, `lost`.
+    /// `free`, `lost`, `suspended`.
     pub state: &'static str,
     /// The state in a sentence, with numbers.
     pub words: String,
@@ -119,6 +120,11 @@ fn on_device(whole: &TenantFacts, facts: &DeviceStanding) -> DeviceExplanation {
         "paused" => (
             "paused",
             "It is paused on this device, and launches nothing here until that ends; elsewhere it launches.".into(),
+        ),
+        "suspended" => (
+            "suspended",
+            "All of its processes are suspended: it gets no lease and waits for none until `vgpu-checkpoint resume PID`."
+                .into(),
         ),
         "lost" => (
             "lost",
@@ -260,6 +266,7 @@ mod tests {
             (behind(Class::Batch), "behind chat of class batch, and ends that lease early"),
             (facts("waiting"), "about to go to the next tenant"),
             (facts("lost"), "nobody has a lease until the device is reset"),
+            (facts("suspended"), "waits for none until `vgpu-checkpoint resume PID`"),
         ] {
             let (said, sentences) = says(&here, std::slice::from_ref(&facts));
             assert_eq!(said, facts.state);

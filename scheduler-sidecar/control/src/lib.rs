@@ -15,6 +15,8 @@
 //! -> {"hello":2,"ask":"add","section":{"name":"a","gpu":"0.25"},"pid":71}
 //!                                                        <- {"hello":2,"tenant":{...}}
 //! -> {"hello":2,"ask":"remove","tenant":"a"}             <- {"hello":2,"tenant":{...}}
+//! -> {"hello":2,"ask":"suspensions","suspended":[{"pid":71,"began":9}],"running":[]}
+//!                                                        <- {"hello":2,"suspensions":[...]}
 //! -> {"hello":2,"ask":"queue"}                           <- {"hello":2,"queue":{...}}
 //! -> {"hello":2,"ask":"explain","tenant":"a"}            <- {"hello":2,"explained":[...]}
 //! -> {"hello":2,"ask":"events","since":0,"follow":true}  <- {"hello":2,"following":{...}}  and then a line for each event
@@ -47,11 +49,13 @@ use vgpu_config::bearer::LabelChanges;
 use vgpu_config::change::WrittenChange;
 use vgpu_config::schedule::WrittenBooking;
 
+use finding::ProcessId;
+
 pub use explain::DeviceExplanation;
 pub use status::{
     ActionStatus, AddedStatus, AuditStatus, ConfigurationStatus, CordonStatus, CordonedMember, DaemonFault,
     DaemonStatus, DeadlineStatus, DeviceStatus, EnergyStatus, IdleStatus, MemberDevice, MemberStatus, ProcessStatus,
-    RecordStatus, TenantStatus, TermsStatus, TimeStatus,
+    RecordStatus, SuspensionStatus, TenantStatus, TermsStatus, TimeStatus,
 };
 
 /// Version number of the administrative protocol.
@@ -156,6 +160,16 @@ pub enum ControlCommand {
         /// Name of the tenant.
         tenant: String,
     },
+    /// Tells which processes are off their devices and which run there, after `vgpu-checkpoint` moved them. Processes
+    /// that are members of no tenant are ignored.
+    Suspensions {
+        /// Processes whose memory is on the host and whose calls wait.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        suspended: Vec<ProcessId>,
+        /// Processes whose calls are answered.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        running: Vec<ProcessId>,
+    },
     /// Adds a tenant without changing the file; the same request again changes nothing.
     Add {
         /// Settings of the tenant.
@@ -201,7 +215,7 @@ pub enum ControlCommand {
 
 impl ControlCommand {
     /// Names of the requests.
-    pub const COMMAND_WORDS: [&str; 18] = [
+    pub const COMMAND_WORDS: [&str; 19] = [
         "status",
         "ps",
         "set",
@@ -215,6 +229,7 @@ impl ControlCommand {
         "cancel",
         "cordon",
         "uncordon",
+        "suspensions",
         "add",
         "remove",
         "queue",
@@ -303,6 +318,9 @@ pub struct ControlAnswer {
     /// The answer to `cordon` and `uncordon`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cordon: Option<CordonStatus>,
+    /// The answer to `suspensions`: those of the named processes that are members.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspensions: Option<Vec<SuspensionStatus>>,
     /// Hints for the caller of `book`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

@@ -255,6 +255,9 @@ pub struct TenantStatus {
     /// True if the tenant launches nothing on any of its devices until it is resumed.
     #[serde(default)]
     pub paused: bool,
+    /// True if all of the tenant's connected processes are suspended, so that it gets no lease and waits for none.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub suspended: bool,
     /// Gang whose tenants get their leases together; absent: it is in none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
@@ -280,7 +283,7 @@ pub struct TenantStatus {
 /// How a tenant uses what it holds.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct IdleStatus {
-    /// State in one word: `busy`, `idle`, `resident-idle`, `stalled`, `starved`, `over-used`.
+    /// State in one word: `busy`, `idle`, `resident-idle`, `stalled`, `starved`, `over-used`, `suspended`.
     pub state: String,
     /// Seconds for which it has been idle or stalled; 0: it is not.
     pub idle_seconds: u64,
@@ -421,6 +424,9 @@ pub struct MemberStatus {
     pub version: String,
     /// Seconds since the member said hello.
     pub connected_seconds: u64,
+    /// Time since which the process is suspended, in seconds since 1970; absent: it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspended_since: Option<i64>,
     /// Container and pod of the process, as the daemon saw them at its hello; absent: it saw neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<ProcessPlace>,
@@ -450,6 +456,17 @@ pub struct MemberDevice {
     /// The part of `memory_used` that the program did not request.
     #[serde(default)]
     pub overhead: Option<u64>,
+}
+
+/// A member that was named in a request `suspensions`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuspensionStatus {
+    /// Name of its tenant.
+    pub tenant: String,
+    /// Process ID.
+    pub pid: u32,
+    /// Time since which it counts as suspended, in seconds since 1970; null: it counts as running.
+    pub suspended_since: Option<i64>,
 }
 
 /// A line of `ps`.

@@ -1,5 +1,5 @@
 //! Keeps what administrators decided for a while, so that the next daemon knows it: overrides with an end, bookings,
-//! cordons, and labels.
+//! cordons, labels, and which processes they suspended.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,6 +11,7 @@ use vgpu_policy::cordons::Cordon;
 use vgpu_policy::overrides::TermsOverride;
 
 use crate::state_file::StateFile;
+use crate::suspended::SuspendedProcess;
 
 /// Name of the file, in the directory of state.
 const FILE_NAME: &str = "changes.json";
@@ -28,6 +29,9 @@ pub struct KeptChanges {
     /// Labels that commands set, by tenant and name.
     #[serde(default)]
     pub labels: BTreeMap<String, BTreeMap<String, String>>,
+    /// Processes that are suspended.
+    #[serde(default)]
+    pub suspended: Vec<SuspendedProcess>,
 }
 
 /// The file of the decisions.
@@ -43,7 +47,8 @@ impl ChangeStore {
     /// Reads what the last daemon kept. A file that cannot be understood is put aside and reported, so that nothing is
     /// lost.
     pub fn read_all(&self) -> KeptChanges {
-        self.0.read_or_put_aside("overrides, bookings, cordons and labels cannot be read and have no effect")
+        self.0
+            .read_or_put_aside("overrides, bookings, cordons, labels and suspensions cannot be read and have no effect")
     }
 
     /// Writes everything, complete or not at all. It is on the disk when this returns.
@@ -57,6 +62,7 @@ impl ChangeStore {
 
 #[cfg(test)]
 mod tests {
+    use vgpu_control::finding::ProcessId;
     use vgpu_policy::overrides::OverrideAction;
 
     use super::*;
@@ -79,6 +85,7 @@ mod tests {
             overrides: vec![change],
             bookings: vec![WrittenBooking::default()],
             labels: BTreeMap::from([("a".into(), BTreeMap::from([("pod".into(), "x".into())]))]),
+            suspended: vec![SuspendedProcess { process: ProcessId { pid: 7, began: 9 }, tenant: "a".into(), since: 5 }],
             ..KeptChanges::default()
         };
         store.save(&kept).unwrap();

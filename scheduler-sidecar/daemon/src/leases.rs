@@ -92,6 +92,8 @@ struct TenantState<B, R> {
     tenant: TenantConfig,
     /// Devices on which the tenant may not launch, as its terms name them.
     paused_on: BTreeSet<String>,
+    /// True while all of its processes are suspended: it is paused on all devices, besides [`Self::paused_on`].
+    is_suspended: bool,
     pages: Option<TenantPages<B, R>>,
     bell: Bell,
     /// Wait time and launches of the tenant's members that left, by device.
@@ -112,10 +114,10 @@ impl<B, R> TenantState<B, R> {
         !self.paused_on.is_empty() && self.tenant.on.iter().all(|on| self.paused_on.contains(&device_name(&on.device)))
     }
 
-    /// True if the tenant may not launch on this device. One that was taken from the tenant's list is paused with all.
-    fn is_paused_on(&self, uuid: &str) -> bool {
+    /// True if the tenant gets no lease on this device. One that was taken from the tenant's list is paused with all.
+    fn is_held_on(&self, uuid: &str) -> bool {
         let named = self.tenant.terms_on(uuid).map(|on| device_name(&on.device));
-        named.map_or_else(|| self.is_paused(), |name| self.paused_on.contains(&name))
+        self.is_suspended || named.map_or_else(|| self.is_paused(), |name| self.paused_on.contains(&name))
     }
 }
 
@@ -226,8 +228,19 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             None => {
                 let (gone, former, belief) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
                 let (pages, bell, uncharged) = (None, Bell::default(), BTreeMap::new());
-                let (paused_on, times) = (BTreeSet::new(), BTreeMap::new());
-                let house = TenantState { tenant, paused_on, pages, bell, gone, times, former, belief, uncharged };
+                let (paused_on, is_suspended, times) = (BTreeSet::new(), false, BTreeMap::new());
+                let house = TenantState {
+                    tenant,
+                    paused_on,
+                    is_suspended,
+                    pages,
+                    bell,
+                    gone,
+                    times,
+                    former,
+                    belief,
+                    uncharged,
+                };
                 self.houses.insert(number, house);
                 self.stirred.insert(number);
             }
@@ -294,7 +307,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
 
     /// Reads a tenant's report and passes it to the arbiter.
     fn read_report(&mut self, number: arbiter::TenantId, now: u64) {
-        let Some(pages) = self.houses.get_mut(&number).and_then(|house| house.pages.as_mut()) else { return };
+        let Some(house) = self.houses.get_mut(&number) else { return };
+        let is_suspended = house.is_suspended;
+        let Some(pages) = &mut house.pages else { return };
         self.reports.set_now(now);
         for slot in pages.slots.iter_mut().flatten() {
             let usage = arbiter::MemberPages::read_usage(&mut self.reports, slot.id);
@@ -320,7 +335,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
                 || self.reports.slot_history(slot.id).is_some_and(|witness| witness.last_launch() > slot.granted);
             if usage.wants && (!holds || launched()) {
                 self.arbiter.request_launch(slot.id, now);
-                if !holds {
+                if !holds && !is_suspended {
                     slot.stands.get_or_insert(now);
                 }
             }
@@ -356,10 +371,36 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         true
     }
 
+    /// Notes that all processes of a tenant are suspended, or not all any more. While they are, the tenant gets no lease
+    /// and its members wait for none. Returns true if that is new.
+    pub fn set_suspended(&mut self, number: arbiter::TenantId, is_suspended: bool, now: u64) -> bool {
+        let is_other = |house: &&mut TenantState<B, R>| house.is_suspended != is_suspended;
+        let Some(house) = self.houses.get_mut(&number).filter(is_other) else { return false };
+        house.is_suspended = is_suspended;
+        self.stirred.insert(number);
+        if is_suspended {
+            for slot in house.pages.iter_mut().flat_map(|pages| pages.slots.iter_mut().flatten()) {
+                slot.waited += slot.stands.take().map_or(0, |since| now.saturating_sub(since));
+            }
+        } else {
+            // The members that still wait do so from now on.
+            self.read_report(number, now);
+        }
+        self.follow_pauses(number, now);
+        self.tick(now);
+        true
+    }
+
+    /// True if all processes of the tenant are suspended.
+    #[must_use]
+    pub fn is_suspended(&self, number: arbiter::TenantId) -> bool {
+        self.houses.get(&number).is_some_and(|house| house.is_suspended)
+    }
+
     fn follow_pauses(&mut self, number: arbiter::TenantId, now: u64) {
         let Some(house) = self.houses.get(&number) else { return };
         for device in self.devices.all() {
-            self.arbiter.pause_tenant(number, device, house.is_paused_on(self.devices.uuid_of(device)), now);
+            self.arbiter.pause_tenant(number, device, house.is_held_on(self.devices.uuid_of(device)), now);
         }
     }
 

@@ -71,3 +71,4 @@ pub mod rotate;
 pub mod scribe;
 pub mod source;
 mod state_file;
+mod suspended;

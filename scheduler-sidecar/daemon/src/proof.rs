@@ -39,6 +39,7 @@ use tracing::{info, warn};
 use vgpu_core::protocol::page::Uncharged;
 
 use self::found::FoundSoFar;
+pub use self::found::ListedProcesses;
 use super::asked::{WakeReason, read_questions};
 use super::log::LineQuota;
 use crate::proof::driver::{DeviceNames, ProcessOnDevice, ProofDriver};
@@ -183,6 +184,12 @@ impl ProofLink {
         self.found.lock().uncharged.clone()
     }
 
+    /// The processes that the driver listed at the last look; none if it does not answer.
+    #[must_use]
+    pub fn listed_processes(&self) -> ListedProcesses {
+        self.found.lock().listed.clone()
+    }
+
     /// Devices that the driver says are lost, by UUID, with the time since when, as RFC 3339.
     #[must_use]
     pub fn lost_devices(&self) -> BTreeMap<String, String> {
@@ -286,7 +293,7 @@ impl ProofThread {
                 return None;
             }
         };
-        let (mut blind, begun) = (None, Instant::now());
+        let (mut blind, begun, asked) = (None, Instant::now(), clock::now());
         let listed = match &mut self.driver {
             Some(driver) if self.silent_until.is_none_or(|until| Instant::now() >= until) => {
                 let asked = driver.processes_on_devices();
@@ -314,11 +321,14 @@ impl ProofThread {
         self.excess.clear();
         let mut at: BTreeMap<ProcessId, Option<String>> =
             holders.into_iter().map(|(process, device)| (process, Some(device))).collect();
+        let mut on_devices = BTreeSet::new();
         for on in listed.iter().filter(|on| on.pid != std::process::id()) {
             if let Some(process) = self.processes.process_by_pid(on.pid) {
                 at.entry(process).or_insert(None);
+                on_devices.insert(process);
             }
         }
+        self.found.lock().listed = ListedProcesses { asked, processes: on_devices };
         let working = self.sample();
         self.note_energy();
         if at.is_empty() {

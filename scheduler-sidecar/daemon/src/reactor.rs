@@ -3,7 +3,7 @@
 //! `entrance` accepts connections, `talk` reads requests and answers them, `tenants` adds and removes tenants by
 //! command, `stored` has those that are not served. `time` serves member pages and GPU time, `untaken` tracks
 //! descriptors that members have not received. `policies` puts decisions in force, `bookings` and `cordons` make and
-//! end theirs, `evacuations` asks members to end, and `places` names their devices. `status` builds the status report,
+//! end theirs, `evacuations` asks members to end, `suspensions` knows which are suspended, and `places` names devices. `status` builds the status report,
 //! `queue` lists who waits, `follow` streams events. The reactor reads the clock and passes the time to the leases,
 //! which read none.
 
@@ -28,6 +28,7 @@ mod reload;
 mod slots;
 mod status;
 mod stored;
+mod suspensions;
 mod talk;
 mod tenants;
 mod terms_file;
@@ -197,6 +198,8 @@ pub struct Reactor {
     pub(super) policies: PolicyState,
     /// Steps that evacuations have taken.
     pub(super) evacuated: evacuations::EvacuationLog,
+    /// Suspended processes, besides those that are stored.
+    suspensions: suspensions::SuspensionState,
     /// State of groups: their weights and quotas in force.
     groups: GroupState,
     /// Bells that members ring too often, and that are ignored for a while: time in ns to listen again, and room.
@@ -284,6 +287,7 @@ impl Reactor {
             policies,
             // Evacuations of the last daemon go on.
             evacuated: evacuations::EvacuationLog::due_at_once(),
+            suspensions: suspensions::SuspensionState::default(),
             groups: GroupState::default(),
             muted: BTreeSet::new(),
             members: 0,
@@ -324,6 +328,7 @@ impl Reactor {
         reactor.rename_changed_devices();
         reactor.warn_of_booking_names();
         reactor.apply_policies(&ChangeNote::default());
+        reactor.forget_ended_processes();
         reactor.wait_for_group_use();
         reactor.follow_usage();
         reactor.rewrite_roster(None);
@@ -422,6 +427,7 @@ impl Reactor {
             self.follow_cordons();
             self.follow_usage();
             self.look_back();
+            self.settle_suspensions();
             self.set_alarm();
         }
     }

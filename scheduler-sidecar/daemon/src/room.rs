@@ -150,6 +150,7 @@ impl TenantRoom {
             idle: None,
             deadline: None,
             paused: false,
+            suspended: false,
             gang: self.tenant.gang.clone(),
             mode: self.tenant.mode.to_string(),
             strict: self.tenant.strict,

@@ -99,6 +99,7 @@ fn full() -> DaemonStatus {
         added: None,
         unusable: None,
         paused: true,
+        suspended: false,
         gang: None,
         mode: "enforce".into(),
         strict: false,

@@ -34,7 +34,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         self.stirred.insert(number);
         let name = &house.tenant.name;
         let on = house.tenant.on_device(uuid)?.clone();
-        let is_paused = house.is_paused_on(uuid);
+        let is_held = house.is_held_on(uuid);
         let Some(pages) = &mut house.pages else { return Err("a hello comes first".into()) };
         let device = self.devices.find_or_make(uuid, number, &mut self.arbiter, now)?;
         let here = pages.members.get(&member).into_iter().flatten().copied();
@@ -78,7 +78,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             belief.begin_claim(now);
             self.claiming.push(MemberSlot { tenant: number, index });
         }
-        if is_paused {
+        if is_held {
             self.arbiter.pause_tenant(number, device, true, now);
         }
         let slot = MemberOfSlot {

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use proptest::prelude::*;
 use vgpu_core::limits::Mode;
 use vgpu_core::protocol::page::{BoardPage, ContextSharing, MemberReport, ReportPage};
-use vgpu_core::time::arbiter::{Class, Gate, TenantId as Number, Terms};
+use vgpu_core::time::arbiter::{Class, DeviceQueue, Gate, TenantId as Number, Terms};
 use vgpu_core::units::share::Share;
 
 use super::LeaseBook;
@@ -496,6 +496,37 @@ fn the_leases_rest_while_nobody_works_or_waits_or_may_launch() {
     world.leave(b);
     world.leave(a);
     assert!(rests(&mut world), "nobody is left");
+}
+
+#[test]
+fn a_suspended_tenant_gets_no_lease_and_waits_for_none_and_its_pause_is_its_own() {
+    let mut world = World::new(&[weight(1), weight(1)]);
+    let (a, b) = (world.join(0, 0), world.join(1, 0));
+    world.wish(a);
+    world.launch(MS);
+    world.wish(b);
+    world.run(2 * MS, MS);
+    world.wish(a);
+    let waits = |world: &mut World| world.leases.used_by_tenant(Number(0), world.now)[0].wait;
+    world.leases.set_suspended(Number(0), true, world.now);
+    let (runs, waited) = (world.members[a].runs, waits(&mut world));
+    world.run(500 * MS, MS);
+    assert_eq!((world.members[a].runs, waits(&mut world)), (runs, waited));
+    assert!(!world.leases.queued_work(Number(0)).waits && world.leases.is_suspended(Number(0)));
+    let queues = world.leases.device_queues(world.now);
+    let waiting = |(_, queue): &(String, DeviceQueue)| queue.waiting.iter().any(|one| one.tenant == Number(0));
+    assert!(!queues.iter().any(waiting), "{queues:?}");
+    assert_eq!(told_state(&mut world, 0).0, "suspended");
+    assert!(!world.leases.is_paused(Number(0)));
+    world.pause(0, true);
+    assert!(world.leases.set_suspended(Number(0), false, world.now));
+    assert!(!world.leases.set_suspended(Number(0), false, world.now), "it is known");
+    world.run(10 * MS, MS);
+    assert_eq!((told_state(&mut world, 0).0, world.members[a].runs), ("paused", runs));
+    assert!(world.leases.queued_work(Number(0)).waits, "its member waits for the end of the pause");
+    world.pause(0, false);
+    world.run(50 * MS, MS);
+    assert!(world.members[a].runs > runs);
 }
 
 #[test]

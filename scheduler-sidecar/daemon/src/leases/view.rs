@@ -80,7 +80,7 @@ pub struct Explained {
     /// The device's UUID.
     pub device: String,
     /// State in one word: `open`, `running`, `draining`, `waiting`, `capped`, `overdue`, `idle`, `paused`, `shared`,
-    /// `free`, `lost`.
+    /// `free`, `lost`, `suspended`.
     pub state: &'static str,
     /// The state in a sentence, with names and numbers.
     pub words: String,
@@ -159,6 +159,18 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             }
         }
         further
+    }
+
+    /// Device time of each process of a tenant since the process started, on each device, in ns.
+    pub fn measured_times(&mut self, number: TenantId, now: u64) -> Vec<(String, u32, u64)> {
+        self.read_report(number, now);
+        let pages = self.houses.get(&number).and_then(|house| house.pages.as_ref());
+        let slots = pages.iter().flat_map(|pages| pages.slots.iter().flatten());
+        let time = |slot: &super::MemberOfSlot| {
+            let busy = slot.past.busy.saturating_add(self.arbiter.last_report(slot.id).busy);
+            (self.devices.uuid_of(slot.device).to_owned(), slot.past.process, busy)
+        };
+        slots.map(time).collect()
     }
 
     /// Usage of a tenant, its state on each device, and its members there, from one reading of the reports.
@@ -240,7 +252,12 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
     pub fn device_queues(&mut self, now: u64) -> Vec<(String, arbiter::DeviceQueue)> {
         self.tick(now);
         let queues = self.devices.all().map(|device| (device, self.arbiter.device_queue(device, now)));
-        let waiting = queues.filter(|(_, queue)| !queue.waiting.is_empty());
+        let without_suspended = queues.map(|(device, mut queue)| {
+            // The requests of suspended members stay in their pages.
+            queue.waiting.retain(|waiting| !self.is_suspended(waiting.tenant));
+            (device, queue)
+        });
+        let waiting = without_suspended.filter(|(_, queue)| !queue.waiting.is_empty());
         waiting.map(|(device, queue)| (self.devices.uuid_of(device).to_owned(), queue)).collect()
     }
 
@@ -253,6 +270,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
 
     fn standing_as_read(&self, number: TenantId, now: u64) -> Vec<Explained> {
         let name = |tenant: TenantId| self.houses.get(&tenant).map(|house| house.tenant.name.clone());
+        let is_suspended = self.is_suspended(number);
         let there = self.devices.all().filter_map(|device| {
             let standing = self.arbiter.tenant_standing(number, device, now)?;
             (standing.members > 0).then_some((device, standing))
@@ -261,6 +279,9 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
             let holder = standing.holder.and_then(name);
             let other = holder.as_deref().unwrap_or("nobody").to_owned();
             let (state, words) = match standing.state {
+                StandingState::Paused if is_suspended => {
+                    ("suspended", "all of its processes are suspended, and it waits for nothing".into())
+                }
                 StandingState::Paused => {
                     ("paused", "an administrator or a policy paused it here; its members wait until that ends".into())
                 }

@@ -1,6 +1,6 @@
 //! The results of the checking thread, shared with the reactor.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Instant;
 
 use vgpu_accounting::record::energy::EnergyReading;
@@ -8,7 +8,16 @@ use vgpu_core::protocol::page::Uncharged;
 use vgpu_core::time::arbiter::audit::AuditVerdict;
 
 use crate::proof::uncharged::TenantDeviceKey;
-use vgpu_control::finding::Finding;
+use vgpu_control::finding::{Finding, ProcessId};
+
+/// The processes that the driver listed on its devices.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct ListedProcesses {
+    /// Time before the driver was asked, in ns.
+    pub asked: u64,
+    /// The processes.
+    pub processes: BTreeSet<ProcessId>,
+}
 
 /// Latest results of the checking thread.
 #[derive(Debug, Default)]
@@ -24,6 +33,8 @@ pub(super) struct FoundSoFar {
     pub uncharged: HashMap<TenantDeviceKey, Uncharged>,
     /// Connections whose process runs another program than the one that said hello; the reactor ends them.
     pub changed: Vec<u64>,
+    /// The processes on the devices at the last look.
+    pub listed: ListedProcesses,
     /// Processes that work on a device without a lease or a report, with the device.
     pub unseen: Vec<(u32, String, AuditVerdict)>,
     /// The last reading of each device's energy, by UUID.

@@ -80,6 +80,9 @@ impl Reactor {
                 return take_cordon(self.begin_cordon(subject, *evacuation, lasting, who), answer);
             }
             ControlCommand::Uncordon { subject } => return take_cordon(self.end_cordon(subject, who), answer),
+            ControlCommand::Suspensions { suspended, running } => {
+                return answer.suspensions = Some(self.take_suspensions(suspended, running, who));
+            }
             ControlCommand::Bookings => return answer.bookings = Some(self.list_bookings()),
             ControlCommand::Cancel { booking } => return take_bookings(self.cancel_booking(booking, who), answer),
             // Sent line by line by `reactor::follow`.
@@ -221,7 +224,7 @@ impl Reactor {
 
     /// Ends an administrator's pause. If a policy still pauses the tenant, it may launch until that pause would end.
     fn resume(&mut self, name: &str, who: PeerCredentials) -> Result<ChangeResult, String> {
-        self.known_room(name)?;
+        let id = self.known_room(name)?;
         let was = self.policies.pause_cause(name).is_some();
         let note = ChangeNote { pause_is_logged: true, ..note_about(name, "resumed", &ChangeLasting::default(), who) };
         let is_pause = |change: &TermsOverride| change.tenant == name && change.action == OverrideAction::Pause;
@@ -238,6 +241,10 @@ impl Reactor {
             let run = new_override(name, OverrideAction::Run, &ChangeLasting::default(), who)?;
             self.add_override(TermsOverride { until, ..run }, &note)?;
             notes.push(format!("it was paused: {words}; it launches until then"));
+        }
+        if self.leases.is_suspended(arbiter_number(id)) {
+            let words = self.suspension_words(id).unwrap_or_default();
+            notes.push(format!("{words}; `vgpu-checkpoint resume PID` brings them back"));
         }
         info!(kind = "tenant.resumed", tenant = %name, by_uid = who.uid, by_pid = who.pid, "tenant resumed");
         self.change_result(name, if was { vec!["paused".to_owned()] } else { Vec::new() }, notes)
@@ -370,6 +377,7 @@ impl Reactor {
                 explained.sentences.extend(words.map(|words| format!("{at}{words}.")));
             }
             explained.sentences.extend(self.cordon_words_of(name).map(|words| format!("{words}.")));
+            explained.sentences.extend(self.suspension_words(id).map(|words| format!("{words}.")));
             explained.sentences.extend(self.gang_words(&tenant));
         }
         let (found, more) =

@@ -19,6 +19,11 @@ impl Reactor {
         self.room_of(tenant).ok().map(|id| self.leases.is_paused(arbiter_number(id)))
     }
 
+    /// True if all processes of the tenant are suspended.
+    pub(super) fn is_suspended(&self, tenant: &str) -> bool {
+        self.room_of(tenant).is_ok_and(|id| self.leases.is_suspended(arbiter_number(id)))
+    }
+
     /// The state of a tenant on each device on which it has members.
     ///
     /// # Errors

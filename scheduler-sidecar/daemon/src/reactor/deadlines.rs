@@ -159,7 +159,8 @@ impl Reactor {
             let follower = &self.policies.needs.deadlines;
             let received = follower.kept.get(name).map_or(0, |kept| kept.received_ns);
             let last = follower.states.get(name).copied().unwrap_or_default();
-            let is_paused_on = |device: &str| self.policies.is_paused_on(name, device);
+            let is_suspended = self.is_suspended(name);
+            let is_paused_on = |device: &str| is_suspended || self.policies.is_paused_on(name, device);
             let decision = sums.decide_next(&plan, received, &devices, last, is_paused_on, now);
             decided.push((name.clone(), plan, devices, decision));
         }

@@ -215,6 +215,7 @@ impl Reactor {
             // Only a tenant that waits is compared with its floor.
             floor_permille: if work.waits { floors.max().unwrap_or(0) } else { 0 },
             is_paused: self.leases.is_paused(number),
+            is_suspended: self.leases.is_suspended(number),
             is_unmeasured: work.is_unknown || read.sample.is_unmeasured,
             ..read.sample
         })

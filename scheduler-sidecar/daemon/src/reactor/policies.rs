@@ -240,7 +240,7 @@ impl PolicyState {
 
     pub fn save_or_warn(&self) {
         if let Some(Err(why)) = self.store.as_ref().map(|store| store.save(&lasting(&self.kept))) {
-            warn!(%why, "changes.json cannot be written; the next daemon would apply overrides and bookings as they were");
+            warn!(%why, "changes.json cannot be written; the next daemon would apply overrides, bookings and suspensions as they were");
         }
     }
 

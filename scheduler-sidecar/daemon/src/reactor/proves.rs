@@ -39,6 +39,8 @@ impl Reactor {
                 let (suspects, changed, counted) =
                     (proof.suspected_tenants(), proof.take_changed(), proof.uncharged_bytes());
                 let (unseen, lost) = (proof.unseen_workers(), proof.lost_devices());
+                let listed = (!self.policies.kept.suspended.is_empty()).then(|| proof.listed_processes());
+                listed.iter().for_each(|listed| self.note_listed_processes(listed));
                 self.leases.work_unseen(&unseen, clock::now());
                 if self.leases.lose_devices(lost.keys().map(String::as_str), clock::now()) {
                     self.policies.needs.note_all_changed();

@@ -77,6 +77,7 @@ impl Reactor {
             (status.idle, status.deadline) = self.need_statuses(&status.name);
             status.labels_live = self.live_labels(&status.name);
             status.paused = self.leases.is_paused(arbiter_number(id));
+            status.suspended = self.leases.is_suspended(arbiter_number(id));
             status.added = self.added.status_of(&status.name, clock::now()).filter(|_| !status.removed);
             status.members = members
                 .remove(&id)
@@ -132,6 +133,7 @@ impl Reactor {
                 gid: connection.peer.gid,
                 version: hello.version.clone(),
                 connected_seconds: now.duration_since(*since).as_secs(),
+                suspended_since: connection.process.and_then(|process| self.suspended_since(process)),
                 place: connection.place.as_deref().cloned(),
                 devices: Vec::new(),
             };
@@ -377,6 +379,7 @@ impl Reactor {
             used.leased
                 && !used.unmeasured.now
                 && tenant.mode == Mode::Enforce
+                && !self.leases.is_suspended(arbiter_number(id))
                 && !self.policies.is_paused_by_plan(&tenant.name, &device_name(&on.device))
         };
         let terms = tenant.terms_on(&used.device).filter(is_promised).map(|on| on.terms);
@@ -398,9 +401,13 @@ impl Reactor {
     pub(crate) fn note_use(&mut self, id: u64, used: Vec<Used>) {
         let service = self.all_service_sums(id, &used);
         let in_flight = self.leases.queued_work(arbiter_number(id)).in_flight;
+        let progress = self.leases.take_progress(arbiter_number(id));
+        if !self.policies.kept.suspended.is_empty() {
+            progress.iter().for_each(|(device, pid, busy)| self.note_work_of_suspended(id, *pid, device, *busy));
+        }
         let Some(room) = self.rooms.get(&id) else { return };
         let next = self.record.next_batch();
-        for (device, process, busy) in self.leases.take_progress(arbiter_number(id)) {
+        for (device, process, busy) in progress {
             next.marks.insert(((id, device), process), busy);
         }
         for (used, service) in used.into_iter().zip(service) {

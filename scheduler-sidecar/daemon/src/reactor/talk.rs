@@ -140,6 +140,7 @@ impl Reactor {
         connection.place = place.map(Box::new);
         connection.state = ConnectionState::Registered(hello, now);
         self.enrol_member(connection, id);
+        self.note_members_changed();
     }
 
     fn answer_admin(&mut self, connection: &mut Connection, line: &[u8]) -> io::Result<()> {

@@ -143,6 +143,7 @@ impl Reactor {
     pub(super) fn remove_member(&mut self, id: u64, member: u64) {
         let now = clock::now();
         self.members -= 1;
+        self.note_members_changed();
         self.leases.leave_devices(arbiter_number(id), member, now);
         let Some(room) = self.rooms.get_mut(&id) else { return };
         room.members -= 1;

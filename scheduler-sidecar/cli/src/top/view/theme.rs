@@ -85,7 +85,7 @@ impl ColourTheme {
             "running" | "open" | "free" | "shared" => self.good_style(),
             "waiting" | "capped" | "draining" | "observed" => self.warning_style(),
             "overdue" | "unserved" | "lost" => self.bad_style(),
-            "paused" => self.override_style(),
+            "paused" | "suspended" => self.override_style(),
             _ => self.dim_style(),
         }
     }
