@@ -186,8 +186,8 @@ fn print_states(driver: &mut impl CheckpointDriver, pids: &[u32], json: bool) ->
     Ok(ExitCode::from(if lines.iter().any(|line| line.state == "none") { EXIT_FINDINGS } else { 0 }))
 }
 
-/// Changes the state of all processes or of none, and tells the daemon which are suspended then: also those that were
-/// before, so that a repeated command tells a daemon that does not know it.
+/// Changes the state of all processes or of none, and tells the daemon the state of each. Processes that need no change
+/// are told too, so a repeated command tells a daemon that was not reached before.
 fn change_and_tell(
     operation: Operation,
     pids: Vec<u32>,

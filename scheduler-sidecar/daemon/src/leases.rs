@@ -371,8 +371,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         true
     }
 
-    /// Notes that all processes of a tenant are suspended, or not all any more. While they are, the tenant gets no lease
-    /// and its members wait for none. Returns true if that is new.
+    /// Notes that all processes of a tenant are suspended, or not all any more. While they are, the tenant gets no
+    /// lease and its members wait for none. Returns true if that is new.
     pub fn set_suspended(&mut self, number: arbiter::TenantId, is_suspended: bool, now: u64) -> bool {
         let is_other = |house: &&mut TenantState<B, R>| house.is_suspended != is_suspended;
         let Some(house) = self.houses.get_mut(&number).filter(is_other) else { return false };

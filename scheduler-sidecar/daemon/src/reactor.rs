@@ -3,9 +3,9 @@
 //! `entrance` accepts connections, `talk` reads requests and answers them, `tenants` adds and removes tenants by
 //! command, `stored` has those that are not served. `time` serves member pages and GPU time, `untaken` tracks
 //! descriptors that members have not received. `policies` puts decisions in force, `bookings` and `cordons` make and
-//! end theirs, `evacuations` asks members to end, `suspensions` knows which are suspended, and `places` names devices. `status` builds the status report,
-//! `queue` lists who waits, `follow` streams events. The reactor reads the clock and passes the time to the leases,
-//! which read none.
+//! end theirs, `evacuations` asks members to end, `suspensions` knows the suspended ones, and `places` names their
+//! devices. `status` builds the status report, `queue` lists who waits, `follow` streams events. The reactor reads the
+//! clock and passes the time to the leases, which read none.
 
 mod admin;
 mod bookings;

@@ -50,8 +50,8 @@ impl LifeSigns {
         self.signs.remove(&process);
     }
 
-    /// Notes a new sum of device time of a process at `now`, all in ns; true if it worked after it was suspended: no work
-    /// of a suspended process ends. Under a later daemon the first sum is from before.
+    /// Notes a new sum of device time of a process at `now`, all in ns; true if it worked after it was suspended. No
+    /// work of a suspended process ends. Under a later daemon the first sum is from before.
     pub fn has_worked(&mut self, process: ProcessId, device: &str, busy: u64, now: u64) -> bool {
         let signs = self.signs.entry(process).or_default();
         let before = signs.measured.insert(device.to_owned(), busy);

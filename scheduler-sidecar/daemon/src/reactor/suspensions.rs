@@ -18,7 +18,7 @@ use crate::suspended::{LifeSigns, SuspendedProcess};
 /// Most processes that a sentence names.
 const MAX_PROCESSES_NAMED: usize = 8;
 
-/// What the daemon remembers of suspended processes besides [`crate::kept_changes::KeptChanges::suspended`].
+/// State of suspended processes that is not stored. [`crate::kept_changes::KeptChanges`] lists the processes.
 #[derive(Debug, Default)]
 pub(crate) struct SuspensionState {
     signs: LifeSigns,
@@ -79,7 +79,7 @@ impl Reactor {
         self.suspensions.signs.begin(process, own.map(|(device, _, busy)| (device, busy)).collect(), now);
     }
 
-    /// Notes device time of a process of a tenant, in ns. A suspended process that works was resumed by another program.
+    /// Notes device time of a process, in ns. A suspended process that works was resumed by another program.
     pub(super) fn note_work_of_suspended(&mut self, id: u64, pid: u32, device: &str, busy: u64) {
         // A process that the daemon cannot see says its number itself.
         let is_it = |other: &&SuspendedProcess| {
