@@ -10,6 +10,7 @@ mod support;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use jiff::{Timestamp, ToSpan as _, Zoned};
 use member::Member;
@@ -492,6 +493,22 @@ fn an_evacuation_goes_on_when_its_tenant_is_removed_and_ends_with_the_last_membe
     // The daemon looks once a second; the command saw before that nobody is left.
     eventually("its end is told", || world.last_event("evacuation.done").is_some());
     eventually("its cordon ends too", || world.status().cordons.is_empty());
+}
+
+#[test]
+fn the_cordon_of_a_removed_tenant_lasts_as_long_as_a_process_that_does_not_connect_again() {
+    let world = serve("");
+    world.says(&["tenant", "add", "late", "--memory-limit", "1GiB"]);
+    let mut child = join_and_sleep(&world, "late");
+    world.says(&["evacuate", "late"]);
+    let world = world.killed_and_restarted();
+    world.says(&["tenant", "remove", "late"]);
+    // A daemon that has just started waits three seconds for members of the last one, and looks once a second.
+    std::thread::sleep(Duration::from_secs(6));
+    assert_eq!(world.status().cordons.len(), 1, "its process is left");
+    child.0.kill().unwrap();
+    child.0.wait().unwrap();
+    eventually("its cordon ends", || world.status().cordons.is_empty());
 }
 
 /// The time of the last event of a kind.
