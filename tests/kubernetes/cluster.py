@@ -39,7 +39,8 @@ BUILD = pathlib.Path(os.environ.get("VGPU_BUILD") or ROOT / "target/release")
 DRIVER = pathlib.Path(os.environ.get("VGPU_SIM_LIB_DIR") or BUILD / "sim")
 # One cluster a machine: the kubelet's directory of device plugins is a fixed path.
 RECORD = pathlib.Path("/run/vgpu-test-kubernetes.json")
-LOCK = pathlib.Path("/run/vgpu-test-kubernetes.lock")
+# A directory that always exists, so that the lock leaves no file.
+LOCK = pathlib.Path("/run")
 CGROUP = "vgpu-test-kubernetes"
 BRIDGE = "vgpu-k8s0"
 KUBELET_DIR = pathlib.Path("/var/lib/kubelet")
@@ -412,7 +413,7 @@ Root = "{at}/runc"
 def take_lock():
     """Takes the machine's lock for the life of this process: one cluster a machine."""
     global held
-    held = open(LOCK, "w")
+    held = os.open(LOCK, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
