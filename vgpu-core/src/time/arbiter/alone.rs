@@ -33,7 +33,7 @@ impl Arbiter {
 
     /// True if another tenant of class latency is registered, active or not: next to it no tenant gets the device
     /// without bounds.
-    pub(super) fn latency_beside(&self, d: DeviceId, seat: SeatIx) -> bool {
+    fn latency_beside(&self, d: DeviceId, seat: SeatIx) -> bool {
         self.latency[index(d)] > u32::from(self.seat_at(seat).terms.class == Class::Latency)
     }
 

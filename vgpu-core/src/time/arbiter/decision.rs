@@ -19,8 +19,8 @@ pub enum Gate {
         exclusive: bool,
         /// The ceiling and the tenant's account at the grant; the member charges it from then on.
         ceiling: Option<(Share, Account)>,
-        /// True if more may be in flight ([`crate::time::config::ALONE_IN_FLIGHT_NS`]), until this changes: no other
-        /// tenant was here for long, or work of this member waits for another device of its gang.
+        /// True if no other tenant was here for long: more may be in flight
+        /// ([`crate::time::config::ALONE_IN_FLIGHT_NS`]), until this changes.
         wide: bool,
     },
     /// Launch nothing; the work in flight drains.

@@ -73,8 +73,6 @@ pub(super) struct ArbiterDevice {
     pub expected: u64,
     /// An arrival is entitled to the device: the lease ends now.
     pub revoke: bool,
-    /// The lease is a help for late work of the holder's gang on another device.
-    pub helps: bool,
     /// The holder's total charge when it got the device.
     pub charged_before: u64,
     /// When the holder (the tenant with the lease) got the device.
@@ -112,7 +110,6 @@ impl ArbiterDevice {
             reserved: None,
             expected: 0,
             revoke: false,
-            helps: false,
             shared_at: now,
             charged_before: 0,
             granted: now,
@@ -265,7 +262,6 @@ impl Arbiter {
             self.seat_at_mut(seat).place = SeatPlace::Idle;
             self.seat_at_mut(seat).tired = false;
             self.place_seat(seat, now);
-            self.stir_gang(self.gang_of(self.seat_at(seat).tenant));
         }
     }
 
@@ -296,7 +292,6 @@ impl Arbiter {
                     device.draining.clear();
                     device.draining.push(slot);
                     self.begin_drain(d, seat, now);
-                    self.note_gang_drain(seat, now);
                     return true;
                 }
                 // No other tenant was here for long: the holder needs no lease, or gets a wide one (more may be in
@@ -313,14 +308,8 @@ impl Arbiter {
                 false
             }
             DevicePhase::Drain { seat, .. } => {
-                if let Some(has_changed) = self.drain_together(d, seat, now, out) {
-                    return has_changed;
-                }
                 let over = |slot: &SlotId| self.slot_at(*slot).ends_within(self.config.handover);
-                let drained = match self.is_coupled(seat) {
-                    true => self.is_drained(d, now),
-                    false => self.devices[index(d)].draining.iter().all(over),
-                };
+                let drained = self.devices[index(d)].draining.iter().all(over);
                 let end = self.drain_deadline(d);
                 let waited_for = self.devices[index(d)].order.any_ready() || self.devices[index(d)].reserved.is_some();
                 let stuck = now >= self.stuck_at(d) && self.waits_for_itself(d, seat);
@@ -364,10 +353,9 @@ impl Arbiter {
                 let opens = if seat.terms.effective_ceiling().is_none() { opens(until) } else { u64::MAX };
                 until.min(now.saturating_add(seat.balance_lasts(now, &self.config))).min(opens)
             }
-            DevicePhase::Drain { seat, .. } => {
+            DevicePhase::Drain { .. } => {
                 // Afterwards only the member's report or a request matters.
-                let own = [self.drain_deadline(d), self.stuck_at(d)].into_iter().find(|&moment| moment > now);
-                own.unwrap_or(u64::MAX).min(self.together_deadline(d, seat, now))
+                [self.drain_deadline(d), self.stuck_at(d)].into_iter().find(|&moment| moment > now).unwrap_or(u64::MAX)
             }
         };
         let back = device.overdue.iter().filter_map(|&slot| self.slot_at(slot).holds_up(now, &self.config)).min();

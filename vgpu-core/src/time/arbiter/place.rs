@@ -15,14 +15,14 @@ impl Arbiter {
             return;
         }
         let before = self.take_out(seat);
-        let place = if self.holds_up(seat, now) && !self.may_help(seat, now) {
+        let place = if self.holds_up(seat, now) {
             SeatPlace::Overdue
         } else if self.seat_at(seat).queue.is_empty() {
             let this = self.seat_at_mut(seat);
             // The rest of a paused tenant began with its pause, or before.
             this.slept = this.slept.filter(|_| this.paused).or(Some(now));
             SeatPlace::Idle
-        } else if self.seat_at(seat).used_up(now) && !self.may_help(seat, now) {
+        } else if self.seat_at(seat).used_up(now) {
             SeatPlace::Capped(self.seat_at(seat).refill_time(&self.config).max(now + 1))
         } else {
             SeatPlace::Ready
