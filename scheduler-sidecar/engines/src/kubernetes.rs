@@ -131,18 +131,28 @@ pub fn missing_limit(facts: ContainerFacts<'_>, rule: PortionRule, library: Prel
             let asked = facts.variables.iter().filter(|variable| asks_for_limit(&facts, variable));
             let asked: Vec<&String> = asked.collect();
             let is_managers = |variable: &str| is_managers_limit(variable.split('=').next().unwrap_or_default());
-            // A limit that the library reads holds next to those that it does not read.
-            let is_kept = asked.iter().any(|variable| match library {
+            let is_read = |variable: &str| match library {
                 PreloadedLibrary::Missing => false,
                 PreloadedLibrary::Ours => !is_managers(variable),
                 PreloadedLibrary::Managers => is_managers(variable),
-            });
-            let words = asked.iter().map(|variable| escape_value(variable)).collect::<Vec<_>>().join(", ");
-            (!is_kept && !asked.is_empty()).then_some(words)
+            };
+            // A limit that the library reads holds next to one of the same quantity that it does not read.
+            let is_kept = |variable: &str| {
+                let is_same = |other: &&&String| limits_time(other.as_str()) == limits_time(variable);
+                asked.iter().filter(is_same).any(|other| is_read(other))
+            };
+            let unread = asked.iter().filter(|variable| !is_kept(variable));
+            let words = unread.map(|variable| escape_value(variable)).collect::<Vec<_>>();
+            (!words.is_empty()).then(|| words.join(", "))
         }
         // A variable's value may hold anything.
         Err(why) => Some(why.replace(char::is_control, "?")),
     }
+}
+
+/// True if this variable, `NAME=VALUE`, limits device time; false: memory.
+fn limits_time(variable: &str) -> bool {
+    TIME_VARIABLES.iter().chain(&MANAGER_LIMITS[1..]).any(|begin| variable.starts_with(begin))
 }
 
 /// True if this variable of a container, `NAME=VALUE`, asks for a limit, or for one that is not understood.
@@ -428,6 +438,13 @@ mod tests {
         assert_eq!(missing(&[], &variables, false, Missing).as_deref(), Some(words));
         assert_eq!(missing(&[], &variables, false, Ours), None, "the library reads the first one");
         assert_eq!(missing(&[], &variables, true, Missing), None);
+        // A limit of device time keeps none of memory, nor the other way.
+        for (read, unread) in
+            [("VGPU_SM_LIMIT=30", "CUDA_MEM_LIMIT_0=1g"), ("VGPU_MEMORY_LIMIT=1GiB", "CUDA_CORE_LIMIT_0=30")]
+        {
+            assert_eq!(missing(&[], &[read, unread], false, Ours).as_deref(), Some(unread));
+            assert_eq!(missing(&[], &[read, unread], false, Managers).as_deref(), Some(read));
+        }
         let managers = ["CUDA_MEM_LIMIT_0=1g"];
         assert_eq!(missing(&[], &managers, false, Ours).as_deref(), Some(managers[0]), "the library does not read it");
         assert_eq!(missing(&[], &managers, false, Managers), None, "vgpu-manager's own library reads it");
