@@ -353,6 +353,27 @@ fn divide(desk: &mut Desk, slots: [SlotId; 2], ms: u64) -> [u64; 2] {
 }
 
 #[test]
+fn a_rest_that_ends_twice_in_a_pause_costs_its_own_length_once() {
+    let mut desk = Desk::new(1);
+    let (slot, other) = (desk.join(1, Terms::default()), desk.join(2, Terms::default()));
+    let seat = desk.arbiter.slot_at(slot).seat;
+    desk.wants(other);
+    desk.tick();
+    // The other tenant is 500 ms of device time ahead.
+    desk.arbiter.seat_at_mut(desk.arbiter.slot_at(other).seat).virtual_time = 16 * 500 * MS;
+    desk.arbiter.devices[0].dirty = true;
+    desk.tick();
+    desk.arbiter.pause_tenant(TenantId(1), D0, true, desk.now);
+    desk.arbiter.seat_at_mut(seat).slept = Some(desk.now);
+    for _ in 0..2 {
+        desk.now += 10 * MS;
+        desk.arbiter.end_rest(seat, desk.now);
+    }
+    let moved = desk.arbiter.seat_at(seat).virtual_time / 16;
+    assert!(moved <= 20 * MS, "{} ms for a rest of 20 ms", moved / MS);
+}
+
+#[test]
 fn a_pause_of_a_tenant_that_wants_the_device_is_not_made_up_for() {
     let floor = Terms { floor: Share::from_percent(50), ..Terms::default() };
     // Late: it wants nothing when it is paused. Ends: its member ends during the pause, and another one comes.

@@ -56,6 +56,8 @@ impl Arbiter {
         let floor = order.first_floor().map_or(clock, |first| first.min(clock));
         let config = self.config;
         self.seat_at_mut(seat).wake_seat(least, floor, now, &config);
+        // A paused tenant may end its rest more than once; each part of it counts once.
+        self.seat_at_mut(seat).slept = Some(now);
     }
 
     /// An arrival far behind the holder in virtual time ends the holder's lease, once a quarter of it has passed.
