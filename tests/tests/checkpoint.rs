@@ -182,7 +182,7 @@ fn the_daemon_shows_who_is_suspended_and_holds_back_a_tenant_only_if_all_its_pro
     let (mut a, mut other) = (world.member("a"), world.member("a"));
     a.ok("launch 1000000");
     other.ok("launch 1000000");
-    let (pid, own) = (a.pid.to_string(), std::process::id().to_string());
+    let pid = a.pid.to_string();
     assert_eq!(world.said(&["suspend", &pid]), (Some(0), String::new()));
     assert_eq!(world.tenant("a")["suspended"], Value::Null, "its other process works");
     let words = world.daemon.tell(&["explain", "a"]);
@@ -213,7 +213,12 @@ fn the_daemon_shows_who_is_suspended_and_holds_back_a_tenant_only_if_all_its_pro
     let told = [("suspended", pid), ("suspended", other), ("resumed", pid), ("resumed", other)];
     assert_eq!(world.suspensions(), told.map(|(kind, pid)| (format!("process.{kind}"), pid)));
     // A process that is no member is none of the daemon's.
-    assert_eq!(world.said(&["suspend", &own]).0, Some(1));
+    let mut stranger = world.lab.bare_member();
+    stranger.begin();
+    let stranger_pid = stranger.pid.to_string();
+    assert_eq!(world.said(&["suspend", &stranger_pid]), (Some(0), String::new()));
+    assert_eq!(world.suspensions().len(), told.len(), "{:?}", world.suspensions());
+    assert_eq!(world.said(&["resume", &stranger_pid]), (Some(0), String::new()));
     assert_eq!(a.errors(), "");
 }
 
