@@ -195,6 +195,15 @@ impl World {
         panic!("time stands still at {}", self.now);
     }
 
+    /// Reads the use of each tenant whose use may have changed. Nobody may launch while the leases rest then.
+    fn check_rest(&mut self) {
+        for tenant in self.leases.stirred_tenants() {
+            self.leases.used_since(tenant, self.now);
+        }
+        let is_closed = |member: &Member| matches!(self.gate(member), Gate::Wait | Gate::Cap { .. });
+        assert!(!self.leases.is_at_rest() || self.members.iter().all(is_closed), "somebody may launch while all rest");
+    }
+
     fn check(&self) {
         for device in 0..2 {
             let gates = self.members.iter().filter(|member| member.device == device);
@@ -292,6 +301,7 @@ proptest! {
                 Deed::Join(..) | Deed::Leave(_) | Deed::Wish(_) => {}
             }
             world.check();
+            world.check_rest();
         }
         world.lose(&[]);
         for number in 0..TENANTS {
