@@ -28,12 +28,30 @@ impl World {
         World { lab, daemon }
     }
 
+    /// A daemon that asks the device's driver which processes are there.
+    fn start_on_machine() -> World {
+        let lab = Lab::new("t4").with("VGPU_SIM_DRIVER", "580");
+        let tenants = vec![("a".into(), "memory_limit = \"12GiB\"".to_owned())];
+        let daemon = Daemon::start_on_machine(&lab, &Plan { device: lab.device(0).uuid, time: String::new(), tenants });
+        World { lab, daemon }
+    }
+
     /// A process of a tenant; it has a context.
     fn member(&mut self, tenant: &str) -> Member {
         self.lab.set("VGPU_SOCKET", self.daemon.socket(tenant));
         let mut member = Member::start(self.lab.command(compile("member", Kind::Program, &[])).arg("dlsym"));
         member.begin();
         member
+    }
+
+    /// A process of a tenant that uses no device; it only asks NVML.
+    fn watcher(&mut self, tenant: &str) -> Member {
+        let before = self.tenant(tenant)["members"].as_array().map_or(0, Vec::len);
+        self.lab.set("VGPU_SOCKET", self.daemon.socket(tenant));
+        let mut watcher = Member::start(self.lab.command(compile("member", Kind::Program, &[])).arg("dlsym"));
+        watcher.ok("nvinit");
+        eventually("it is a member", || self.tenant(tenant)["members"].as_array().map_or(0, Vec::len) > before);
+        watcher
     }
 
     /// Lets a member launch one kernel and wait for it; returns when the kernel runs.
@@ -157,12 +175,15 @@ fn an_idle_step_moves_the_memory_of_who_does_nothing_off_the_device() {
     let tenants = vec![("a".into(), format!("{terms}idle_suspend = {words:?}"))];
     world.daemon.write(&Plan { device: world.lab.device(0).uuid, time: String::new(), tenants });
     world.daemon.reload();
+    let _watcher = world.watcher("a");
     let mut a = world.member("a");
     let pointer = a.alloc(8 * GIB);
     a.ok(&format!("fill {pointer} 7 4096"));
     let used = world.lab.device(0).used;
     eventually("the program ended", || world.daemon.tell(&["events", "--kind", "action"]).contains("exit status 0"));
     assert_eq!(world.state(a.pid), "checkpointed");
+    let step = world.daemon.tell(&["events", "--kind", "idle.step"]);
+    assert!(step.contains(&format!("members=\"{}\"", a.pid)), "not the one that only asks NVML: {step}");
     assert!(world.lab.device(0).used < used - 8 * GIB, "its memory left the device");
     eventually("it counts as suspended and not as idle", || world.tenant("a")["idle"]["state"] == "suspended");
     // The step `terminate` would come ten seconds after the step `suspend`.
@@ -242,6 +263,57 @@ fn the_next_daemon_knows_who_is_suspended_until_the_process_ends() {
     assert_eq!(a.errors(), "");
 }
 
+#[test]
+fn a_process_that_only_asks_nvml_keeps_no_tenant_from_being_suspended() {
+    let mut world = World::start();
+    let mut watcher = world.watcher("a");
+    let mut a = world.member("a");
+    a.ok("launch 1000000");
+    assert_eq!(world.said(&["suspend", &a.pid.to_string()]), (Some(0), String::new()));
+    assert_eq!(world.tenant("a")["suspended"], true, "{}", world.daemon.tell(&["ps"]));
+    let words = world.daemon.tell(&["explain", "a"]);
+    assert!(words.contains(&format!("suspended processes (1 of 1): {} since ", a.pid)), "{words}");
+    watcher.begin();
+    watcher.ok("launch 1000000");
+    assert_eq!(world.tenant("a")["suspended"], Value::Null, "one of its processes works now");
+    assert_eq!((a.errors(), watcher.errors()), (String::new(), String::new()));
+}
+
+/// The daemon is away when the process is suspended, and back before the program stops telling.
+#[test]
+fn a_daemon_that_restarts_learns_who_was_suspended_meanwhile() {
+    let mut world = World::start();
+    let a = world.member("a");
+    let pid = a.pid.to_string();
+    world.daemon.kill();
+    let suspending = world.command(&["suspend", &pid]).stderr(Stdio::piped()).spawn().expect("the program");
+    eventually("it is suspended", || world.state(a.pid) == "checkpointed");
+    world.daemon.again();
+    let output = suspending.wait_with_output().expect("it ends");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+    assert_eq!(world.suspensions(), [("process.suspended".to_owned(), a.pid)]);
+    eventually("its tenant is held back", || world.tenant("a")["suspended"] == true);
+    world.daemon.kill();
+    let (code, words) = world.said(&["resume", &pid]);
+    assert!(code == Some(0) && words.contains("the daemon does not know which processes are suspended"), "{words}");
+}
+
+/// The program tells the daemon under its guard, so no process stays suspended of which the daemon does not know.
+#[test]
+fn a_program_that_is_killed_before_the_daemon_knows_leaves_the_process_running() {
+    let mut world = World::start();
+    let mut a = world.member("a");
+    world.daemon.kill();
+    let mut child = world.command(&["suspend", &a.pid.to_string()]).stderr(Stdio::null()).spawn().expect("the program");
+    eventually("it is suspended", || world.state(a.pid) == "checkpointed");
+    child.kill().expect("it runs");
+    child.wait().expect("it ends");
+    eventually("the guard leads it back", || world.state(a.pid) == "running");
+    world.daemon.again();
+    a.ok("launch 1000000");
+    assert_eq!(a.errors(), "");
+}
+
 /// A daemon that asks no driver sees only that the process works. It can, because its tenant has leases.
 #[test]
 fn a_process_that_another_program_resumed_counts_as_running_when_it_works() {
@@ -266,10 +338,7 @@ fn a_process_that_another_program_resumed_counts_as_running_when_it_works() {
 /// A process that waits at the gate of the library cannot work. The driver lists it on its device.
 #[test]
 fn a_process_that_another_program_resumed_counts_as_running_when_the_driver_lists_it() {
-    let lab = Lab::new("t4").with("VGPU_SIM_DRIVER", "580");
-    let tenants = vec![("a".into(), "memory_limit = \"6GiB\"".to_owned())];
-    let daemon = Daemon::start_on_machine(&lab, &Plan { device: lab.device(0).uuid, time: String::new(), tenants });
-    let mut world = World { lab, daemon };
+    let mut world = World::start_on_machine();
     let mut a = world.member("a");
     a.ok("launch 1000000");
     assert_eq!(world.said(&["suspend", &a.pid.to_string()]), (Some(0), String::new()));
@@ -282,6 +351,32 @@ fn a_process_that_another_program_resumed_counts_as_running_when_the_driver_list
     let told = ["suspended", "resumed"].map(|kind| (format!("process.{kind}"), a.pid));
     assert_eq!(world.suspensions(), told);
     assert_eq!(a.errors(), "");
+}
+
+/// The driver lists the first process while the second one waits for memory.
+#[test]
+fn a_slow_resume_is_logged_as_that_of_who_began_it() {
+    let mut world = World::start_on_machine();
+    let (mut a, mut other) = (world.member("a"), world.member("a"));
+    a.ok("launch 1000000");
+    other.alloc(8 * GIB);
+    let pair = pids(&[&a, &other]);
+    assert_eq!(world.said(&["suspend", &pair[0], &pair[1]]), (Some(0), String::new()));
+    let mut stranger = world.lab.bare_member();
+    stranger.begin();
+    let taken = stranger.alloc(9 * GIB);
+    let resuming = world.command(&["resume", "--wait", "60s", &pair[0], &pair[1]]).spawn().expect("the program");
+    eventually("the daemon sees the first one", || world.suspensions().len() == 3);
+    assert_eq!((world.state(a.pid), world.state(other.pid)), ("locked".into(), "checkpointed".into()));
+    stranger.ok(&format!("free {taken}"));
+    assert!(resuming.wait_with_output().expect("it ends").status.success());
+    let events = world.daemon.tell(&["events", "--json", "--kind", "process.resumed"]);
+    let events: Vec<Value> = events.lines().map(|line| serde_json::from_str(line).expect("an event")).collect();
+    let told: Vec<_> = events.iter().map(|event| (&event["pid"], event["by"]["uid"].is_u64())).collect();
+    assert_eq!(told, [(&a.pid.into(), true), (&other.pid.into(), true)], "{events:?}");
+    assert!(events.iter().all(|event| event["more"]["why"].is_null()), "{events:?}");
+    a.ok("launch 1000000");
+    assert_eq!((a.errors(), other.errors()), (String::new(), String::new()));
 }
 
 #[test]

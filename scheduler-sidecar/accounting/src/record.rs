@@ -259,6 +259,15 @@ impl UsageRecord {
         self.shown.broken.lock().clone()
     }
 
+    /// Processes of a tenant that held memory on a device at the last reading, by their IDs in their own pid namespaces.
+    #[must_use]
+    pub fn holders_of(&self, room: u64) -> BTreeSet<u32> {
+        let held = self.shown.held.lock();
+        let of_room = held.range((room, String::new())..).take_while(|((owner, _), _)| *owner == room);
+        let parts = of_room.flat_map(|(_, held)| &held.parts);
+        parts.filter(|part| part.used > 0).map(|part| part.pid).collect()
+    }
+
     /// Returns all ledgers' numbers at the last reading, each with a time that is never later than the reading.
     #[must_use]
     pub fn ledger_readings(&self) -> BTreeMap<RoomDevice, LedgerReading> {

@@ -14,7 +14,8 @@ use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 /// Where the daemon is, and how the answer is shown.
 #[derive(Debug, Clone, clap::Args)]
 pub struct DaemonAddress {
-    /// The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu].
+    /// The administrative socket [default: $VGPU_ADMIN_SOCKET, or admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or
+    /// $XDG_RUNTIME_DIR/vgpu].
     #[arg(long, value_name = "PATH")]
     pub socket: Option<PathBuf>,
 
@@ -27,7 +28,7 @@ impl DaemonAddress {
     /// Returns the path of the administrative socket.
     #[must_use]
     pub fn socket_path(&self) -> PathBuf {
-        self.socket.clone().unwrap_or_else(|| paths::admin_socket(&paths::runtime_dir()))
+        self.socket.clone().unwrap_or_else(paths::usual_admin_socket)
     }
 
     /// Sends a query to the daemon.

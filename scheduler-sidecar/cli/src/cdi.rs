@@ -87,7 +87,8 @@ struct GenerateArgs {
 
 #[derive(Debug, clap::Args)]
 struct SocketArg {
-    /// The administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu].
+    /// The administrative socket [default: $VGPU_ADMIN_SOCKET, or admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or
+    /// $XDG_RUNTIME_DIR/vgpu].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }

@@ -10,15 +10,13 @@ pub mod telling;
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use steps::{CheckpointDriver, Operation, ProcessState};
-use telling::tell_daemon;
-use vgpu_config::paths;
+use telling::ToldDaemon;
 use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
 /// A process could be led neither forward nor back.
@@ -115,20 +113,6 @@ Examples:
     },
 }
 
-/// The daemon that is told.
-#[derive(Debug, clap::Args)]
-struct ToldDaemon {
-    /// The daemon's administrative socket [default: admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or $XDG_RUNTIME_DIR/vgpu].
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-}
-
-impl ToldDaemon {
-    fn socket_path(self) -> PathBuf {
-        self.socket.unwrap_or_else(|| paths::admin_socket(&paths::runtime_dir()))
-    }
-}
-
 #[derive(Serialize)]
 struct StateLine {
     pid: u32,
@@ -147,16 +131,16 @@ impl CheckpointOptions {
                 if !told_done() {
                     let mut driver = load()?;
                     lead_back(operation, &pids, &mut driver);
-                    tell_daemon(&daemon.socket_path(), &pids, &mut driver);
+                    daemon.tell_states(&pids, &mut driver);
                 }
                 Ok(ExitCode::SUCCESS)
             }
             CheckpointVerb::State { json, pids } => print_states(&mut load()?, &distinct(pids), json),
             CheckpointVerb::Suspend { timeout, daemon, pids } => {
-                change_and_tell(Operation::Suspend, distinct(pids), timeout, &daemon.socket_path(), &mut load()?)
+                change(Operation::Suspend, &distinct(pids), timeout, &daemon, &mut load()?)
             }
             CheckpointVerb::Resume { wait, daemon, pids } => {
-                change_and_tell(Operation::Resume, distinct(pids), wait, &daemon.socket_path(), &mut load()?)
+                change(Operation::Resume, &distinct(pids), wait, &daemon, &mut load()?)
             }
         }
     }
@@ -186,40 +170,35 @@ fn print_states(driver: &mut impl CheckpointDriver, pids: &[u32], json: bool) ->
     Ok(ExitCode::from(if lines.iter().any(|line| line.state == "none") { EXIT_FINDINGS } else { 0 }))
 }
 
-/// Changes the state of all processes or of none, and tells the daemon the state of each. Processes that need no change
-/// are told too, so a repeated command tells a daemon that was not reached before.
-fn change_and_tell(
-    operation: Operation,
-    pids: Vec<u32>,
-    patience: Duration,
-    socket: &Path,
-    driver: &mut impl CheckpointDriver,
-) -> Result<ExitCode, Failure> {
-    let changed = change(operation, &pids, patience, socket, driver);
-    tell_daemon(socket, &pids, driver);
-    changed
-}
-
-/// Changes the state of all processes, under a guard, or of none.
+/// Changes the state of all processes, under a guard, or of none, and tells the daemon the state of each. Processes that
+/// need no change are told too, so a repeated command tells a daemon that was not reached before.
 fn change(
     operation: Operation,
     pids: &[u32],
     patience: Duration,
-    socket: &Path,
+    daemon: &ToldDaemon,
     driver: &mut impl CheckpointDriver,
 ) -> Result<ExitCode, Failure> {
     let refused = |words: String| Failure::new(EXIT_FINDINGS, words);
-    let to_change = steps::select_processes(operation, pids, driver).map_err(refused)?;
-    if to_change.is_empty() {
-        return Ok(ExitCode::SUCCESS);
-    }
-    let guard = Guard::start(operation, &to_change, socket).map_err(|why| {
+    let to_change = match steps::select_processes(operation, pids, driver) {
+        Ok(to_change) if !to_change.is_empty() => to_change,
+        selected => {
+            daemon.tell_states(pids, driver);
+            return selected.map(|_| ExitCode::SUCCESS).map_err(refused);
+        }
+    };
+    let guard = Guard::start(operation, &to_change, daemon).map_err(|why| {
         Failure::new(EXIT_FINDINGS, format!("the guard cannot be started: {why}; nothing was changed"))
     })?;
+    if operation == Operation::Resume {
+        daemon.announce_resume(&to_change);
+    }
     let end = Instant::now() + patience;
     let remaining = || end.saturating_duration_since(Instant::now());
     let pause = || std::thread::sleep(RETRY_INTERVAL);
     let changed = steps::change_all(operation, &to_change, driver, remaining, pause);
+    // If this program is killed before the daemon knows, the guard leads the processes back and tells the daemon.
+    daemon.tell_states(pids, driver);
     guard.dismiss();
     match changed {
         Ok(()) => Ok(ExitCode::SUCCESS),
@@ -239,9 +218,9 @@ struct Guard(Child);
 
 impl Guard {
     /// Starts the guard in a process group of its own, so that a signal for this group does not end both.
-    fn start(operation: Operation, pids: &[u32], socket: &Path) -> std::io::Result<Self> {
+    fn start(operation: Operation, pids: &[u32], daemon: &ToldDaemon) -> std::io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
-        command.arg("guard").arg("--socket").arg(socket).arg(operation.to_word()).args(pids.iter().map(u32::to_string));
+        command.arg("guard").args(daemon.to_options()).arg(operation.to_word()).args(pids.iter().map(u32::to_string));
         command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
         command.spawn().map(Self)
     }

@@ -76,9 +76,10 @@ Examples:
   vgpu report usage --month this
 
 Environment:
-  VGPU_LIBRARY      libvgpu.so to use, instead of the one next to this program
-  VGPU_RUNTIME_DIR  directory of the daemon's administrative socket
-  NO_COLOR          disables colours on every terminal"
+  VGPU_LIBRARY       libvgpu.so to use, instead of the one next to this program
+  VGPU_RUNTIME_DIR   directory of the daemon's administrative socket
+  VGPU_ADMIN_SOCKET  that socket itself, if it is elsewhere
+  NO_COLOR           disables colours on every terminal"
 )]
 pub struct Cli {
     #[command(subcommand)]

@@ -291,6 +291,8 @@ fn status_shows_tenants_limits_and_members() {
     assert_eq!(status["tenants"][0]["memory_limit"], 1 << 30);
     assert_eq!(status["tenants"][0].get("bypasses"), Some(&Value::Null));
     assert_eq!(status["tenants"][0]["members"][0]["pid"], std::process::id());
+    let by_variable = vgpu().args(["status", "--json"]).env("VGPU_ADMIN_SOCKET", &admin).output().unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&by_variable.stdout).unwrap()["pid"], daemon.child.id());
 }
 
 #[test]

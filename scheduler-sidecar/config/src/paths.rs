@@ -10,7 +10,7 @@ pub const MAX_SOCKET_PATH: usize = 107;
 /// `VGPU_RUNTIME_DIR` if set, else `/run/vgpu` for root, else `$XDG_RUNTIME_DIR/vgpu`, else `/tmp/vgpu-<uid>`.
 #[must_use]
 pub fn runtime_dir() -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set = path_variable;
     let uid = rustix::process::geteuid().as_raw();
     set("VGPU_RUNTIME_DIR").unwrap_or_else(|| match (uid, set("XDG_RUNTIME_DIR")) {
         (0, _) => PathBuf::from("/run/vgpu"),
@@ -24,7 +24,7 @@ pub fn runtime_dir() -> PathBuf {
 /// directory keeps its state in `state` below it. So two daemons of a host, or a test's daemon, never share a record.
 #[must_use]
 pub fn state_dir(runtime_dir: &Path) -> PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let set = path_variable;
     let uid = rustix::process::geteuid().as_raw();
     let (usual, place) = match (uid, set("XDG_RUNTIME_DIR"), set("XDG_STATE_HOME"), set("HOME")) {
         (0, ..) => (Some(PathBuf::from("/run/vgpu")), Some(PathBuf::from("/var/lib/vgpu"))),
@@ -41,4 +41,25 @@ pub fn state_dir(runtime_dir: &Path) -> PathBuf {
 #[must_use]
 pub fn admin_socket(runtime_dir: &Path) -> PathBuf {
     runtime_dir.join("admin.sock")
+}
+
+/// Variable that names the administrative socket of a daemon itself, for the programs that ask it.
+pub const ADMIN_SOCKET_VARIABLE: &str = "VGPU_ADMIN_SOCKET";
+
+/// Returns the administrative socket that `VGPU_ADMIN_SOCKET` names; `None`: it is not set.
+#[must_use]
+pub fn named_admin_socket() -> Option<PathBuf> {
+    path_variable(ADMIN_SOCKET_VARIABLE)
+}
+
+/// Returns the administrative socket of the daemon that is asked if no option names one: [`named_admin_socket`], else
+/// that in [`runtime_dir`].
+#[must_use]
+pub fn usual_admin_socket() -> PathBuf {
+    named_admin_socket().unwrap_or_else(|| admin_socket(&runtime_dir()))
+}
+
+/// The path in a variable; `None`: it is not set, or empty.
+fn path_variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }

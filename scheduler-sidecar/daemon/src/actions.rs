@@ -13,7 +13,7 @@ mod run;
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -46,8 +46,8 @@ struct SharedActions {
     ended: Condvar,
     /// Readable when all runs must end.
     stop: Option<OwnedFd>,
-    /// Directory of the daemon's sockets, for programs that ask the daemon.
-    run_dir: PathBuf,
+    /// Variables by which programs find this daemon.
+    variables: Vec<(&'static str, PathBuf)>,
 }
 
 #[derive(Default)]
@@ -149,14 +149,14 @@ impl ActionBook {
 }
 
 impl ActionRunner {
-    /// A runner with these actions. Nothing starts before an event is offered.
+    /// A runner with these actions, whose programs find the daemon by these variables. Nothing starts before an event
+    /// is offered.
     #[must_use]
-    pub fn new(plans: &[ActionPlan], run_dir: &Path) -> Self {
+    pub fn new(plans: &[ActionPlan], variables: Vec<(&'static str, PathBuf)>) -> Self {
         let mut book = ActionBook::default();
         book.replace(plans);
         let stop = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
-        let run_dir = run_dir.to_owned();
-        Self(Arc::new(SharedActions { book: Mutex::new(book), ended: Condvar::new(), stop, run_dir }))
+        Self(Arc::new(SharedActions { book: Mutex::new(book), ended: Condvar::new(), stop, variables }))
     }
 
     /// Puts the actions of a file that was read again in force. Runs of removed ones end as they are.
@@ -200,7 +200,7 @@ impl ActionRunner {
     /// A thread of the queue of runs: one program after the other.
     fn work_once(&self) {
         while let Some((plan, event)) = self.take_once() {
-            let result = run_program(&plan, &event, &self.0.run_dir, self.0.stop.as_ref());
+            let result = run_program(&plan, &event, &self.0.variables, self.0.stop.as_ref());
             tell_ended(&plan, &event, &result);
         }
     }
@@ -277,7 +277,7 @@ impl ActionRunner {
     /// A thread of an action: runs its program for one waiting event after the other.
     fn work(&self, number: u64) {
         while let Some((plan, event)) = self.take_event(number) {
-            let result = run_program(&plan, &event, &self.0.run_dir, self.0.stop.as_ref());
+            let result = run_program(&plan, &event, &self.0.variables, self.0.stop.as_ref());
             tell_ended(&plan, &event, &result);
             let mut book = self.0.book.lock();
             let Some(action) = book.find(number) else { continue };

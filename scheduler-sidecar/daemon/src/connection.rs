@@ -17,7 +17,7 @@ use vgpu_control::finding::ProcessId;
 use vgpu_control::place::ProcessPlace;
 
 /// Credentials of the peer when it connected, from the kernel.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerCredentials {
     /// Process ID; `None`: the process is outside the daemon's pid namespace.
     pub pid: Option<u32>,
@@ -120,6 +120,15 @@ impl Connection {
     pub fn membership(&self) -> Option<(u64, u64)> {
         match (self.side, &self.state) {
             (ConnectionSide::Member(room), ConnectionState::Registered(..)) => Some((room, self.member?)),
+            _ => None,
+        }
+    }
+
+    /// Process ID of a member in its own pid namespace, as it says; `None`: it has said no hello.
+    #[must_use]
+    pub fn pid_inside(&self) -> Option<u32> {
+        match &self.state {
+            ConnectionState::Registered(hello, _) => Some(hello.pid),
             _ => None,
         }
     }

@@ -66,6 +66,7 @@ mod tests {
     use vgpu_policy::overrides::OverrideAction;
 
     use super::*;
+    use crate::proof::image::Image;
 
     #[test]
     fn the_next_daemon_finds_what_was_kept_and_a_damaged_file_is_put_aside() {
@@ -81,11 +82,19 @@ mod tests {
             by_uid: 3,
             reason: Some("why".into()),
         };
+        let suspended = SuspendedProcess {
+            image: Image { process: ProcessId { pid: 7, began: 9 }, program: (1, 2), code: 3, stack: 4 },
+            boot: "b".into(),
+            tenant: "a".into(),
+            since: 5,
+            learned: 0,
+            resumed_by: None,
+        };
         let kept = KeptChanges {
             overrides: vec![change],
             bookings: vec![WrittenBooking::default()],
             labels: BTreeMap::from([("a".into(), BTreeMap::from([("pod".into(), "x".into())]))]),
-            suspended: vec![SuspendedProcess { process: ProcessId { pid: 7, began: 9 }, tenant: "a".into(), since: 5 }],
+            suspended: vec![suspended],
             ..KeptChanges::default()
         };
         store.save(&kept).unwrap();

@@ -101,6 +101,7 @@ pub struct ProofLink {
     asked: UnixStream,
     answer: SyncSender<RegisteredMembers>,
     found: Arc<Mutex<FoundSoFar>>,
+    asks_driver: bool,
 }
 
 impl ProofLink {
@@ -113,6 +114,7 @@ impl ProofLink {
         asked.set_nonblocking(true)?;
         let (answer, answers) = sync_channel(1);
         let found = Arc::new(Mutex::new(FoundSoFar::default()));
+        let asks_driver = plan.driver;
         let mut looking = ProofThread {
             processes: ProcessScanner::new(&plan.devices),
             driver: plan.driver.then(|| ProofDriver::knowing(names)),
@@ -133,7 +135,7 @@ impl ProofLink {
             plan,
         };
         thread::Builder::new().name("vgpud-proof".into()).spawn(move || looking.go_on())?;
-        Ok(Self { asked, answer, found })
+        Ok(Self { asked, answer, found, asks_driver })
     }
 
     /// Reads the thread's requests: [`ASK_ALL`] asks for all data.
@@ -182,6 +184,12 @@ impl ProofLink {
     #[must_use]
     pub fn uncharged_bytes(&self) -> HashMap<TenantDeviceKey, Uncharged> {
         self.found.lock().uncharged.clone()
+    }
+
+    /// True if the thread asks the driver for the processes on its devices.
+    #[must_use]
+    pub fn asks_driver(&self) -> bool {
+        self.asks_driver
     }
 
     /// The processes that the driver listed at the last look; none if it does not answer.

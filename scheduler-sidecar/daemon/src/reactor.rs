@@ -198,7 +198,7 @@ pub struct Reactor {
     pub(super) policies: PolicyState,
     /// Steps that evacuations have taken.
     pub(super) evacuated: evacuations::EvacuationLog,
-    /// Suspended processes, besides those that are stored.
+    /// Work that is due for suspended processes.
     suspensions: suspensions::SuspensionState,
     /// State of groups: their weights and quotas in force.
     groups: GroupState,
@@ -287,7 +287,7 @@ impl Reactor {
             policies,
             // Evacuations of the last daemon go on.
             evacuated: evacuations::EvacuationLog::due_at_once(),
-            suspensions: suspensions::SuspensionState::default(),
+            suspensions: suspensions::SuspensionState::due_at_once(),
             groups: GroupState::default(),
             muted: BTreeSet::new(),
             members: 0,
@@ -328,7 +328,7 @@ impl Reactor {
         reactor.rename_changed_devices();
         reactor.warn_of_booking_names();
         reactor.apply_policies(&ChangeNote::default());
-        reactor.forget_ended_processes();
+        reactor.settle_suspensions();
         reactor.wait_for_group_use();
         reactor.follow_usage();
         reactor.rewrite_roster(None);

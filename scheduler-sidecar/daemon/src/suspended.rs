@@ -1,13 +1,16 @@
 //! Processes that are suspended: `vgpu-checkpoint` moved their memory off their devices, and their calls of CUDA wait.
 //!
 //! The daemon cannot ask the driver for the state of a process, because it loads no driver of CUDA. It believes the
-//! program that changed the state. It forgets a suspension when it sees that the process works again, or when NVML
-//! lists it on a device.
-
-use std::collections::BTreeMap;
+//! program that changed the state. It forgets a suspension when NVML lists the process on a device, and when the process
+//! runs another program. Only a daemon without NVML's lists takes finished work as a sign, which is the tenant's own
+//! report.
 
 use serde::{Deserialize, Serialize};
 use vgpu_control::finding::ProcessId;
+
+use crate::connection::PeerCredentials;
+use crate::proof::image::Image;
+use crate::proof::processes;
 
 /// Time after a suspension in which work from before it may still be reported: the member's thread may wait for a
 /// processor.
@@ -16,83 +19,88 @@ const LATE_REPORT_NS: u64 = 1_000_000_000;
 /// A suspended process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SuspendedProcess {
-    /// The process.
-    #[serde(flatten)]
-    pub process: ProcessId,
+    /// The process, and the program that it ran when it was suspended.
+    pub image: Image,
+    /// Boot of the host that started the process.
+    pub boot: String,
     /// Name of its tenant when it was suspended.
     pub tenant: String,
     /// Time since which it is suspended, in seconds since 1970.
     pub since: i64,
-}
-
-/// Signs of life of suspended processes: another program may have resumed them.
-#[derive(Debug, Default)]
-pub struct LifeSigns {
-    signs: BTreeMap<ProcessId, ProcessSigns>,
-}
-
-#[derive(Debug, Default)]
-struct ProcessSigns {
     /// Time at which this daemon learned of the suspension, in ns; 0: a daemon before this one did.
-    learned: u64,
-    /// Device time on each device at its last reading, in ns.
-    measured: BTreeMap<String, u64>,
+    #[serde(skip)]
+    pub learned: u64,
+    /// The caller that announced to resume it.
+    #[serde(skip)]
+    pub resumed_by: Option<PeerCredentials>,
 }
 
-impl LifeSigns {
-    /// Notes that a process is suspended, `now` in ns, with its device time on each device in ns.
-    pub fn begin(&mut self, process: ProcessId, measured: BTreeMap<String, u64>, now: u64) {
-        self.signs.insert(process, ProcessSigns { learned: now, measured });
-    }
-
-    /// Forgets a process that runs or has ended.
-    pub fn forget(&mut self, process: ProcessId) {
-        self.signs.remove(&process);
-    }
-
-    /// Notes a new sum of device time of a process at `now`, all in ns; true if it worked after it was suspended. No
-    /// work of a suspended process ends. Under a later daemon the first sum is from before.
-    pub fn has_worked(&mut self, process: ProcessId, device: &str, busy: u64, now: u64) -> bool {
-        let signs = self.signs.entry(process).or_default();
-        let before = signs.measured.insert(device.to_owned(), busy);
-        before.is_some_and(|before| busy > before) && now.saturating_sub(signs.learned) > LATE_REPORT_NS
-    }
-
-    /// True if a process was suspended when the driver was asked for its list, at `asked` in ns.
+impl SuspendedProcess {
+    /// The process.
     #[must_use]
-    pub fn was_suspended_at(&self, process: ProcessId, asked: u64) -> bool {
-        self.signs.get(&process).is_none_or(|signs| signs.learned < asked)
+    pub fn process(&self) -> ProcessId {
+        self.image.process
+    }
+
+    /// True if the process lives and runs the program that was suspended. `boot`: the current boot of the host.
+    ///
+    /// # Cost
+    /// As [`processes::read_image`].
+    #[must_use]
+    pub fn is_alive(&self, boot: &str) -> bool {
+        self.boot == boot && processes::read_image(self.image.process.pid) == Some(self.image)
+    }
+
+    /// True if it was suspended when the driver was asked for its list, at `asked` in ns.
+    #[must_use]
+    pub fn was_suspended_at(&self, asked: u64) -> bool {
+        self.learned < asked
+    }
+
+    /// True if work that is reported at `now` in ns was done after the suspension.
+    #[must_use]
+    pub fn is_later_work(&self, now: u64) -> bool {
+        now.saturating_sub(self.learned) > LATE_REPORT_NS
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::process::{Command, Stdio};
+
     use super::*;
 
-    #[test]
-    fn work_that_was_read_late_is_no_sign_of_life_and_later_work_is() {
-        let mut life = LifeSigns::default();
-        let process = ProcessId { pid: 7, began: 1 };
-        let other = ProcessId { began: 2, ..process };
-        let sums = || BTreeMap::from([("0".to_owned(), 100)]);
-        life.begin(process, sums(), 10);
-        assert!(!life.has_worked(process, "0", 101, 10 + LATE_REPORT_NS), "it may be from before");
-        assert!(!life.has_worked(process, "0", 101, 11 + LATE_REPORT_NS), "nothing new");
-        assert!(!life.has_worked(process, "1", 500, 11 + LATE_REPORT_NS), "the first sum there");
-        assert!(life.has_worked(process, "0", 102, 11 + LATE_REPORT_NS));
-        life.begin(process, sums(), 3 * LATE_REPORT_NS);
-        assert!(!life.has_worked(process, "0", 103, 3 * LATE_REPORT_NS), "suspended again");
-        // It was suspended under a daemon before this one.
-        assert!(!life.has_worked(other, "0", 300, 9 * LATE_REPORT_NS) && life.has_worked(other, "0", 301, u64::MAX));
+    fn suspended(pid: u32, boot: &str) -> SuspendedProcess {
+        let (image, boot, tenant) = (processes::read_image(pid).unwrap(), boot.to_owned(), "a".to_owned());
+        SuspendedProcess { image, boot, tenant, since: 1, learned: 0, resumed_by: None }
     }
 
     #[test]
-    fn a_list_from_before_the_suspension_is_no_sign_of_life() {
-        let mut life = LifeSigns::default();
-        let process = ProcessId { pid: 7, began: 1 };
-        assert!(life.was_suspended_at(process, 5), "since a daemon before this one");
-        life.begin(process, BTreeMap::new(), 10);
-        assert!(!life.was_suspended_at(process, 9) && !life.was_suspended_at(process, 10));
-        assert!(life.was_suspended_at(process, 11));
+    fn lists_from_before_a_suspension_and_work_that_was_read_late_are_no_signs_of_life() {
+        let one = SuspendedProcess { learned: 10, ..suspended(std::process::id(), "now") };
+        assert!(!one.was_suspended_at(9) && !one.was_suspended_at(10) && one.was_suspended_at(11));
+        assert!(!one.is_later_work(10 + LATE_REPORT_NS) && one.is_later_work(11 + LATE_REPORT_NS));
+    }
+
+    #[test]
+    fn a_suspension_ends_with_its_program_and_with_the_boot_of_the_host() {
+        let mut child = Command::new("sh")
+            .args(["-c", "echo on; read _; exec sh -c 'echo again; read _'"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert_eq!(said.next().unwrap().unwrap(), "on");
+        let one = suspended(child.id(), "now");
+        assert!(one.is_alive("now") && !one.is_alive("next"));
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(b"\n").unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "again");
+        assert!(!one.is_alive("now"), "the same process runs a program again");
+        drop(stdin);
+        child.wait().unwrap();
+        assert!(!one.is_alive("now"));
     }
 }

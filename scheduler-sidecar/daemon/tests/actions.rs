@@ -101,6 +101,25 @@ fn mask(status: &str, name: &str) -> u64 {
 }
 
 #[test]
+fn a_program_finds_a_daemon_whose_administrative_socket_is_elsewhere() {
+    let dir = TempDir::new().unwrap();
+    let admin = dir.path().join("elsewhere.sock");
+    let file = format!(
+        "[daemon]\nadmin_socket = {admin:?}\n{TENANTS}{}",
+        action(dir.path(), "[\"tenant.paused\"]", "echo \"$VGPU_ADMIN_SOCKET\" > DIR/done", "")
+    );
+    fs::write(dir.path().join("vgpud.toml"), file).unwrap();
+    let mut command = vgpud();
+    command.arg("--config").arg(dir.path().join("vgpud.toml")).args(["--driver", "none", "--runtime-dir"]);
+    let child = command.arg(dir.path().join("run")).stderr(Stdio::null()).spawn().unwrap();
+    let _daemon = support::Daemon { child, socket: admin.clone() };
+    let command = ControlCommand::Pause { tenant: "a".into(), lasting: Default::default() };
+    eventually("the daemon answers", || ask_daemon(&admin, &command).is_ok());
+    let told = || fs::read_to_string(dir.path().join("done")).unwrap_or_default();
+    eventually("the program ran", || told() == format!("{}\n", admin.display()));
+}
+
+#[test]
 fn an_event_starts_its_program_with_the_event_on_its_input_and_nothing_inherited() {
     let dir = TempDir::new().unwrap();
     let script = "cat > DIR/input; tr '\\\\0' '\\\\n' < /proc/$$/environ > DIR/environ; pwd > DIR/cwd; \
@@ -124,6 +143,7 @@ fn an_event_starts_its_program_with_the_event_on_its_input_and_nothing_inherited
     let (run, path) = (world.dir.path().join("run"), std::env::var("PATH").unwrap());
     let expected = [
         format!("PATH={path}"),
+        format!("VGPU_ADMIN_SOCKET={}", run.join("admin.sock").display()),
         "VGPU_EVENT=tenant.paused".into(),
         "VGPU_EVENT_TENANT=b".into(),
         format!("VGPU_RUNTIME_DIR={}", run.display()),

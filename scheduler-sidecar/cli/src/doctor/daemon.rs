@@ -54,7 +54,7 @@ pub fn examine_daemon(report: &mut DoctorReport, asked: Option<&DaemonAnswer>) {
             ),
         },
     }
-    let admin = paths::admin_socket(&paths::runtime_dir());
+    let admin = paths::usual_admin_socket();
     if admin.exists() {
         match control::ask_status(&admin) {
             Ok(status) => {

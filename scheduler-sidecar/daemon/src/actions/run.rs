@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
@@ -61,10 +61,15 @@ impl fmt::Display for RunResult {
     }
 }
 
-/// Runs the program of an action for one event. `stop` is readable when the daemon ends.
-pub(super) fn run_program(plan: &ActionPlan, event: &DaemonEvent, run_dir: &Path, stop: Option<&OwnedFd>) -> RunResult {
+/// Runs the program of an action for one event, with these variables. `stop` is readable when the daemon ends.
+pub(super) fn run_program(
+    plan: &ActionPlan,
+    event: &DaemonEvent,
+    variables: &[(&str, PathBuf)],
+    stop: Option<&OwnedFd>,
+) -> RunResult {
     let begin = Instant::now();
-    let mut child = match start_program(plan, event, run_dir) {
+    let mut child = match start_program(plan, event, variables) {
         Ok(child) => child,
         Err(why) => return RunResult::NotStarted(why),
     };
@@ -88,13 +93,13 @@ pub(super) fn run_program(plan: &ActionPlan, event: &DaemonEvent, run_dir: &Path
     }
 }
 
-fn start_program(plan: &ActionPlan, event: &DaemonEvent, run_dir: &Path) -> io::Result<Child> {
+fn start_program(plan: &ActionPlan, event: &DaemonEvent, variables: &[(&str, PathBuf)]) -> io::Result<Child> {
     let program = &plan.exec[0];
     rustix::fs::access(program.as_str(), Access::EXEC_OK)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg0("vgpud").arg(BECOME_PROGRAM).arg(std::process::id().to_string()).args(&plan.exec);
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_else(|| DEFAULT_PATH.into()));
-    command.env("VGPU_RUNTIME_DIR", run_dir).env("VGPU_EVENT", &event.kind);
+    command.envs(variables.iter().map(|(name, path)| (name, path))).env("VGPU_EVENT", &event.kind);
     command.envs(event.tenant.iter().map(|tenant| ("VGPU_EVENT_TENANT", tenant)));
     command.envs(event.device.iter().map(|device| ("VGPU_EVENT_DEVICE", device)));
     command.current_dir("/").process_group(0);

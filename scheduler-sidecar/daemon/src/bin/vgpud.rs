@@ -12,10 +12,11 @@ use tracing::level_filters::LevelFilter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use vgpu_config::options::Options;
+use vgpu_config::paths::ADMIN_SOCKET_VARIABLE;
 use vgpu_config::plan::LogPlan;
 use vgpu_config::raw::LogFormat;
 use vgpu_daemon::actions::{ActionRunner, BECOME_PROGRAM, become_program};
-use vgpu_daemon::activation;
+use vgpu_daemon::activation::{self, ActivatedSocket};
 use vgpu_daemon::audit::AuditLog;
 use vgpu_daemon::check;
 use vgpu_daemon::config::DaemonConfig;
@@ -65,11 +66,17 @@ fn main() -> ExitCode {
         Ok(scribe) => scribe,
         Err(why) => return fail_with(1, &format_args!("cannot start the log: {why}")),
     };
-    let actions = file.as_ref().map(|(_, plan, _)| ActionRunner::new(&plan.actions, &plan.daemon.run_dir));
+    let activated = activation::activated_socket();
+    let actions = file.as_ref().map(|(_, plan, _)| {
+        let handed = activated.iter().flatten().next().map(|activated| activated.path.clone());
+        let admin = handed.or_else(|| config.admin.clone()).map(|admin| (ADMIN_SOCKET_VARIABLE, admin));
+        let run_dir = ("VGPU_RUNTIME_DIR", plan.daemon.run_dir.clone());
+        ActionRunner::new(&plan.actions, [run_dir].into_iter().chain(admin).collect())
+    });
     if let Some(actions) = &actions {
         journal.act_by(actions.clone());
     }
-    let served = serve(config, file, journal.clone());
+    let served = serve(config, file, journal.clone(), activated);
     if let Some(actions) = &actions {
         actions.finish_runs(ACTION_DRAIN_TIMEOUT);
     }
@@ -124,8 +131,13 @@ fn from_file(file: &std::path::Path, options: &Options) -> Result<(DaemonConfig,
     Ok((config, Some((source, plan, text))))
 }
 
-fn serve(mut config: DaemonConfig, file: Option<ReadConfiguration>, journal: EventJournal) -> Result<(), AnyError> {
-    let activated = activation::activated_socket()?;
+fn serve(
+    mut config: DaemonConfig,
+    file: Option<ReadConfiguration>,
+    journal: EventJournal,
+    activated: Result<Option<ActivatedSocket>, String>,
+) -> Result<(), AnyError> {
+    let activated = activated?;
     if let Some(activated) = &activated {
         let other = config.admin.take().filter(|path| *path != activated.path);
         if let Some(other) = other {

@@ -112,6 +112,13 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         pages.slots.iter().flatten().map(on).collect()
     }
 
+    /// True if a member launched on a device, or asked to. One that only asks NVML joins devices, but never does.
+    pub fn has_launched(&self, number: arbiter::TenantId, member: u64) -> bool {
+        let Some(pages) = self.houses.get(&number).and_then(|house| house.pages.as_ref()) else { return false };
+        let slots = pages.members.get(&member).into_iter().flatten().filter_map(|index| pages.slots.get(*index));
+        slots.flatten().any(|slot| slot.contexts.is_some())
+    }
+
     /// Removes a member from all its devices, with its leases. Charges its last report.
     pub fn leave_devices(&mut self, number: arbiter::TenantId, member: u64, now: u64) {
         let Some(house) = self.houses.get_mut(&number) else { return };

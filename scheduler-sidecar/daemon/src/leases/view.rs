@@ -74,6 +74,19 @@ pub struct OnDevice {
     pub unmeasured: bool,
 }
 
+/// Measured device time of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MeasuredProgress {
+    /// The device's UUID.
+    pub device: String,
+    /// The process.
+    pub process: u32,
+    /// Device time since the process started, in ns.
+    pub busy: u64,
+    /// True if it worked since it joined the device; false: the time is from under a daemon before this one.
+    pub is_recent: bool,
+}
+
 /// State of a tenant on a device, which explains why it runs or waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explained {
@@ -128,11 +141,11 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         self.stirred.iter().copied().collect()
     }
 
-    /// True if no decision is to come, and no tenant's usage can have changed since it was last read: nobody has a
-    /// lease or an open gate, and nobody waits.
+    /// True if no tenant's usage can have changed since it was last read: nobody has a lease or an open gate, and nobody
+    /// waits. A decision that opens a gate ends the rest.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        self.stirred.is_empty() && self.next_deadline().is_none()
+        self.stirred.is_empty()
     }
 
     /// The name of a device that a member joined, as it is used everywhere.
@@ -146,31 +159,20 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         self.devices.of_driver()
     }
 
-    /// Processes of a tenant whose measured device time grew since the last call: device, process, and device time
-    /// since the process started, in ns.
-    pub fn take_progress(&mut self, number: TenantId) -> Vec<(String, u32, u64)> {
+    /// Processes of a tenant whose measured device time grew since the last call.
+    pub fn take_progress(&mut self, number: TenantId) -> Vec<MeasuredProgress> {
         let Some(house) = self.houses.get_mut(&number) else { return Vec::new() };
         let mut further = Vec::new();
         for slot in house.pages.iter_mut().flat_map(|pages| pages.slots.iter_mut().flatten()) {
             let busy = slot.past.busy.saturating_add(self.arbiter.last_report(slot.id).busy);
             if busy > slot.told && slot.past.process != 0 {
+                let (device, process) = (self.devices.uuid_of(slot.device).to_owned(), slot.past.process);
+                let is_recent = busy > slot.told.max(slot.past.busy);
                 slot.told = busy;
-                further.push((self.devices.uuid_of(slot.device).to_owned(), slot.past.process, busy));
+                further.push(MeasuredProgress { device, process, busy, is_recent });
             }
         }
         further
-    }
-
-    /// Device time of each process of a tenant since the process started, on each device, in ns.
-    pub fn measured_times(&mut self, number: TenantId, now: u64) -> Vec<(String, u32, u64)> {
-        self.read_report(number, now);
-        let pages = self.houses.get(&number).and_then(|house| house.pages.as_ref());
-        let slots = pages.iter().flat_map(|pages| pages.slots.iter().flatten());
-        let time = |slot: &super::MemberOfSlot| {
-            let busy = slot.past.busy.saturating_add(self.arbiter.last_report(slot.id).busy);
-            (self.devices.uuid_of(slot.device).to_owned(), slot.past.process, busy)
-        };
-        slots.map(time).collect()
     }
 
     /// Usage of a tenant, its state on each device, and its members there, from one reading of the reports.

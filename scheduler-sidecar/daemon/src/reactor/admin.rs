@@ -80,7 +80,8 @@ impl Reactor {
                 return take_cordon(self.begin_cordon(subject, *evacuation, lasting, who), answer);
             }
             ControlCommand::Uncordon { subject } => return take_cordon(self.end_cordon(subject, who), answer),
-            ControlCommand::Suspensions { suspended, running } => {
+            ControlCommand::Suspensions { suspended, running, resuming } => {
+                self.note_resuming(resuming, who);
                 return answer.suspensions = Some(self.take_suspensions(suspended, running, who));
             }
             ControlCommand::Bookings => return answer.bookings = Some(self.list_bookings()),

@@ -182,7 +182,11 @@ impl Reactor {
     fn take_step(&self, id: u64, name: &str, tenant: &mut FollowedTenant, step: IdleStep) {
         let plan = &tenant.plan;
         let next = self.journal.event_position().next;
-        let processes = self.member_processes(id);
+        let processes = match step.kind {
+            // The driver's checkpoint refuses a process that uses no device, and with it all others.
+            StepKind::Suspend => self.device_users(id).filter_map(|connection| connection.process).collect(),
+            _ => self.member_processes(id),
+        };
         let pids = processes.iter().map(|process| process.pid.to_string()).collect::<Vec<_>>();
         let (step_words, state, members) = (step.to_words(), tenant.watch.state().word(), pids.join(" "));
         let dry_run = plan.dry_run.then_some(true);

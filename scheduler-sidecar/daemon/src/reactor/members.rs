@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use vgpu_control::finding::ProcessId;
 
-use super::Reactor;
+use super::{Reactor, arbiter_number};
 use crate::connection::Connection;
 use crate::proof::processes;
 
@@ -21,6 +21,18 @@ impl Reactor {
     /// The connections of the members of a room.
     pub(super) fn members_of(&self, id: u64) -> impl Iterator<Item = &Connection> {
         self.connected_members().filter(move |(room, ..)| *room == id).map(|(.., connection)| connection)
+    }
+
+    /// The connections of the members of a room that use a device: they launched there or hold memory. Others only ask
+    /// NVML, or were forked from one that uses a device, such as a worker that loads data.
+    pub(super) fn device_users(&self, id: u64) -> impl Iterator<Item = &Connection> {
+        let holders = self.record.holders_of(id);
+        let is_user = move |member, connection: &Connection| {
+            let holds = connection.pid_inside().is_some_and(|pid| holders.contains(&pid));
+            holds || self.leases.has_launched(arbiter_number(id), member)
+        };
+        let of_room = self.connected_members().filter(move |(room, ..)| *room == id);
+        of_room.filter(move |(_, member, connection)| is_user(*member, connection)).map(|(.., connection)| connection)
     }
 }
 

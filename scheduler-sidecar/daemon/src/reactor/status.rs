@@ -11,7 +11,7 @@ use super::time::room_number;
 use super::{Reactor, TenantRoom, arbiter_number};
 use crate::config::{DeviceName, DeviceTermsConfig, TenantConfig, device_name};
 use crate::connection::{ConnectionSide, ConnectionState};
-use crate::leases::view::{Explained, OnDevice, Used};
+use crate::leases::view::{Explained, MeasuredProgress, OnDevice, Used};
 use crate::promises::PromiseLook;
 use crate::recent::RecentSums;
 use vgpu_accounting::clock;
@@ -336,6 +336,7 @@ impl Reactor {
             return;
         }
         self.owes = false;
+        self.note_members_changed();
         let mut sums = Vec::new();
         let mut changed = Vec::new();
         // Includes tenants whose members have left, for their last usage.
@@ -403,11 +404,12 @@ impl Reactor {
         let in_flight = self.leases.queued_work(arbiter_number(id)).in_flight;
         let progress = self.leases.take_progress(arbiter_number(id));
         if !self.policies.kept.suspended.is_empty() {
-            progress.iter().for_each(|(device, pid, busy)| self.note_work_of_suspended(id, *pid, device, *busy));
+            let worked = progress.iter().filter(|progress| progress.is_recent);
+            worked.for_each(|progress| self.note_work_of_suspended(id, progress.process));
         }
         let Some(room) = self.rooms.get(&id) else { return };
         let next = self.record.next_batch();
-        for (device, process, busy) in progress {
+        for MeasuredProgress { device, process, busy, .. } in progress {
             next.marks.insert(((id, device), process), busy);
         }
         for (used, service) in used.into_iter().zip(service) {

@@ -11,19 +11,27 @@ use vgpu_control::SuspensionStatus;
 use vgpu_control::finding::ProcessId;
 
 use super::{Reactor, arbiter_number};
-use crate::connection::PeerCredentials;
-use crate::proof::{ListedProcesses, processes};
-use crate::suspended::{LifeSigns, SuspendedProcess};
+use crate::connection::{Connection, PeerCredentials};
+use crate::proof::{ListedProcesses, ProofLink, processes};
+use crate::suspended::SuspendedProcess;
 
 /// Most processes that a sentence names.
 const MAX_PROCESSES_NAMED: usize = 8;
 
-/// State of suspended processes that is not stored. [`crate::kept_changes::KeptChanges`] lists the processes.
-#[derive(Debug, Default)]
+/// Work that is due for suspended processes. [`crate::kept_changes::KeptChanges`] lists them.
+#[derive(Debug)]
 pub(crate) struct SuspensionState {
-    signs: LifeSigns,
     /// True if members came or left, or a process was suspended or resumed, since tenants were last judged.
     is_stale: bool,
+    /// True if the list changed since it was last stored.
+    is_unsaved: bool,
+}
+
+impl SuspensionState {
+    /// The processes of the last daemon are to be judged.
+    pub fn due_at_once() -> Self {
+        Self { is_stale: true, is_unsaved: false }
+    }
 }
 
 impl Reactor {
@@ -36,130 +44,135 @@ impl Reactor {
     ) -> Vec<SuspensionStatus> {
         self.forget_ended_processes();
         let tenants = self.tenants_by_process();
-        let (mut told, mut is_other) = (Vec::new(), false);
-        let (by_uid, by_pid, now) = (who.uid, who.pid, clock::unix_seconds());
+        let mut told = Vec::new();
         for process in suspended {
             let Some(tenant) = tenants.get(process).cloned() else { continue };
-            self.begin_signs(*process, &tenant);
-            if self.suspended_since(*process).is_none() {
-                let pid = process.pid;
-                info!(kind = "process.suspended", %tenant, pid, by_uid, by_pid, "a process was moved off its devices");
-                let one = SuspendedProcess { process: *process, tenant: tenant.clone(), since: now };
-                self.policies.kept.suspended.push(one);
-                is_other = true;
-            }
-            let suspended_since = self.suspended_since(*process);
-            told.push(SuspensionStatus { tenant, pid: process.pid, suspended_since });
+            let Some(since) = self.begin_suspension(*process, &tenant, who) else { continue };
+            told.push(SuspensionStatus { tenant, pid: process.pid, suspended_since: Some(since) });
         }
         for process in running {
             // One of a daemon before this one may not have come back, and may run without the check that lists it.
             let ended = self.end_suspension(*process);
-            let Some(tenant) = ended.as_ref().map(|one| &one.tenant).or(tenants.get(process)).cloned() else {
-                continue;
-            };
-            let pid = process.pid;
-            if let Some(SuspendedProcess { since, .. }) = ended {
-                info!(kind = "process.resumed", %tenant, pid, by_uid, by_pid, since, "a process is on its devices again");
-                is_other = true;
-            }
-            told.push(SuspensionStatus { tenant, pid, suspended_since: None });
+            ended.iter().for_each(|ended| log_resumed(ended, Some(who), None));
+            let tenant = ended.map(|ended| ended.tenant).or_else(|| tenants.get(process).cloned());
+            told.extend(tenant.map(|tenant| SuspensionStatus { tenant, pid: process.pid, suspended_since: None }));
         }
-        if is_other {
-            self.policies.save_or_warn();
-            self.suspensions.is_stale = true;
-            self.settle_suspensions();
-        }
+        self.settle_suspensions();
         told
     }
 
-    fn begin_signs(&mut self, process: ProcessId, tenant: &str) {
-        let now = clock::now();
-        let times = self.room_of(tenant).map(|id| self.leases.measured_times(arbiter_number(id), now));
-        let own = times.unwrap_or_default().into_iter().filter(|(_, pid, _)| *pid == process.pid);
-        self.suspensions.signs.begin(process, own.map(|(device, _, busy)| (device, busy)).collect(), now);
+    /// Puts a process on the list, if it is not there. Returns the time since which it is suspended, in seconds since
+    /// 1970; `None`: it has ended.
+    fn begin_suspension(&mut self, process: ProcessId, tenant: &str, who: PeerCredentials) -> Option<i64> {
+        let learned = clock::now();
+        if let Some(known) = self.find_suspended(process) {
+            (known.learned, known.resumed_by) = (learned, None);
+            return Some(known.since);
+        }
+        let image = processes::read_image(process.pid).filter(|image| image.process == process)?;
+        let (boot, since) = (self.added.boot.clone(), clock::unix_seconds());
+        let (pid, by_uid, by_pid) = (process.pid, who.uid, who.pid);
+        info!(kind = "process.suspended", tenant, pid, by_uid, by_pid, "a process was moved off its devices");
+        let one = SuspendedProcess { image, boot, tenant: tenant.to_owned(), since, learned, resumed_by: None };
+        self.policies.kept.suspended.push(one);
+        (self.suspensions.is_stale, self.suspensions.is_unsaved) = (true, true);
+        Some(since)
     }
 
-    /// Notes device time of a process, in ns. A suspended process that works was resumed by another program.
-    pub(super) fn note_work_of_suspended(&mut self, id: u64, pid: u32, device: &str, busy: u64) {
+    /// Notes that a program is about to resume these processes. The driver may list the first one before the last one
+    /// is there.
+    pub(super) fn note_resuming(&mut self, processes: &[ProcessId], who: PeerCredentials) {
+        for process in processes {
+            if let Some(known) = self.find_suspended(*process) {
+                known.resumed_by = Some(who);
+            }
+        }
+    }
+
+    /// Notes that a process did device time, as its tenant reports. A suspended process that works was resumed by
+    /// another program. If the driver is asked for its processes, only its list counts.
+    pub(super) fn note_work_of_suspended(&mut self, id: u64, pid: u32) {
+        if self.proof.as_ref().is_some_and(ProofLink::asks_driver) {
+            return;
+        }
+        let now = clock::now();
         // A process that the daemon cannot see says its number itself.
         let is_it = |other: &&SuspendedProcess| {
-            other.process.pid == pid && self.rooms.get(&id).is_some_and(|room| room.tenant.name == other.tenant)
+            let is_tenant = self.rooms.get(&id).is_some_and(|room| room.tenant.name == other.tenant);
+            other.process().pid == pid && is_tenant && other.is_later_work(now)
         };
-        let Some(process) = self.policies.kept.suspended.iter().find(is_it).map(|other| other.process) else { return };
-        if self.suspensions.signs.has_worked(process, device, busy, clock::now()) {
+        if let Some(process) = self.policies.kept.suspended.iter().find(is_it).map(SuspendedProcess::process) {
             self.note_alive(process, "it works again");
         }
     }
 
     /// Notes the processes that the driver lists on its devices. It lists no suspended one.
     pub(super) fn note_listed_processes(&mut self, listed: &ListedProcesses) {
-        let signs = &self.suspensions.signs;
         let is_there =
-            |process: &ProcessId| listed.processes.contains(process) && signs.was_suspended_at(*process, listed.asked);
-        let kept = self.policies.kept.suspended.iter().map(|one| one.process);
-        for process in kept.filter(is_there).collect::<Vec<_>>() {
+            |one: &&SuspendedProcess| listed.processes.contains(&one.process()) && one.was_suspended_at(listed.asked);
+        let there = self.policies.kept.suspended.iter().filter(is_there).map(SuspendedProcess::process);
+        for process in there.collect::<Vec<_>>() {
             self.note_alive(process, "the driver lists it on a device");
         }
     }
 
-    /// Forgets a suspension that another program ended.
+    /// Ends a suspension of which something else than a message says that it is over.
     fn note_alive(&mut self, process: ProcessId, why: &str) {
-        let Some(SuspendedProcess { tenant, since, .. }) = self.end_suspension(process) else { return };
-        let pid = process.pid;
-        info!(kind = "process.resumed", %tenant, pid, since, why, "a process is on its devices again");
-        self.policies.save_or_warn();
+        if let Some(ended) = self.end_suspension(process) {
+            log_resumed(&ended, ended.resumed_by, Some(why).filter(|_| ended.resumed_by.is_none()));
+        }
     }
 
     /// Takes a process off the list, if it is there.
     fn end_suspension(&mut self, process: ProcessId) -> Option<SuspendedProcess> {
         let kept = &mut self.policies.kept.suspended;
-        let at = kept.iter().position(|other| other.process == process)?;
-        self.suspensions.signs.forget(process);
-        self.suspensions.is_stale = true;
+        let at = kept.iter().position(|other| other.process() == process)?;
+        (self.suspensions.is_stale, self.suspensions.is_unsaved) = (true, true);
         Some(kept.remove(at))
     }
 
-    /// Notes that a member came or left.
+    fn find_suspended(&mut self, process: ProcessId) -> Option<&mut SuspendedProcess> {
+        self.policies.kept.suspended.iter_mut().find(|other| other.process() == process)
+    }
+
+    /// Notes that a member came or left, or may use a device from now on.
     pub(super) fn note_members_changed(&mut self) {
         self.suspensions.is_stale |= !self.policies.kept.suspended.is_empty();
     }
 
-    /// Forgets suspended processes that have ended.
-    pub(super) fn forget_ended_processes(&mut self) {
+    /// Forgets suspended processes that have ended or run another program.
+    fn forget_ended_processes(&mut self) {
         let kept = &mut self.policies.kept.suspended;
         let before = kept.len();
-        let signs = &mut self.suspensions.signs;
-        kept.retain(|SuspendedProcess { process, .. }| {
-            let lives = processes::read_process(process.pid) == Some(*process);
-            if !lives {
-                signs.forget(*process);
-            }
-            lives
-        });
+        kept.retain(|one| one.is_alive(&self.added.boot));
         if kept.len() < before {
-            self.suspensions.is_stale = true;
-            self.policies.save_or_warn();
+            (self.suspensions.is_stale, self.suspensions.is_unsaved) = (true, true);
         }
     }
 
-    /// Holds back the tenants of which all connected processes are suspended now, and no others.
+    /// Holds back the tenants of which all connected processes that use a device are suspended now, and no others. Stores
+    /// the list if it changed.
     ///
     /// # Cost
-    /// Nothing while no process is suspended; else a look at each connection after members came or left.
+    /// Nothing while no process is suspended. Else a look at each connection once a second and after members came or
+    /// left, and one more for each tenant with a suspended process.
     pub(super) fn settle_suspensions(&mut self) {
-        if !std::mem::take(&mut self.suspensions.is_stale) {
+        if !self.suspensions.is_stale {
             return;
         }
         self.forget_ended_processes();
-        let suspended: BTreeSet<ProcessId> = self.policies.kept.suspended.iter().map(|one| one.process).collect();
-        let mut is_whole: BTreeMap<u64, bool> = BTreeMap::new();
-        for (room, _, connection) in self.connected_members() {
-            let is_one = connection.process.is_some_and(|process| suspended.contains(&process));
-            *is_whole.entry(room).or_insert(true) &= is_one;
+        let before = std::mem::replace(&mut self.suspensions, SuspensionState { is_stale: false, is_unsaved: false });
+        if before.is_unsaved {
+            self.policies.save_or_warn();
         }
+        let kept = self.policies.kept.suspended.iter();
+        let suspended: BTreeSet<ProcessId> = kept.map(SuspendedProcess::process).collect();
+        let is_one = |connection: &Connection| connection.process.is_some_and(|process| suspended.contains(&process));
+        let of_suspended = self.connected_members().filter(|(.., connection)| is_one(connection));
+        let concerned: BTreeSet<u64> = of_suspended.map(|(room, ..)| room).collect();
         let now = clock::now();
         for id in self.rooms.keys() {
-            let is_suspended = is_whole.get(id).copied().unwrap_or(false);
+            let is_suspended = concerned.contains(id) && self.device_users(*id).all(is_one);
             if self.leases.set_suspended(arbiter_number(*id), is_suspended, now) {
                 self.policies.needs.note_changed(*id);
             }
@@ -168,7 +181,7 @@ impl Reactor {
 
     /// Time since which a process is suspended, in seconds since 1970; `None`: it is not.
     pub(super) fn suspended_since(&self, process: ProcessId) -> Option<i64> {
-        let found = self.policies.kept.suspended.iter().find(|other| other.process == process);
+        let found = self.policies.kept.suspended.iter().find(|other| other.process() == process);
         found.map(|other| other.since)
     }
 
@@ -176,9 +189,9 @@ impl Reactor {
     pub(super) fn suspension_words(&self, id: u64) -> Option<String> {
         let mut all: Vec<(i64, u32)> = Vec::new();
         let mut members = 0;
-        for process in self.members_of(id).map(|connection| connection.process) {
+        for connection in self.device_users(id) {
             members += 1;
-            all.extend(process.and_then(|process| Some((self.suspended_since(process)?, process.pid))));
+            all.extend(connection.process.and_then(|process| Some((self.suspended_since(process)?, process.pid))));
         }
         all.sort_unstable();
         let named = all.iter().take(MAX_PROCESSES_NAMED);
@@ -199,4 +212,11 @@ impl Reactor {
             .filter_map(|(id, _, connection)| Some((connection.process?, self.rooms.get(&id)?.tenant.name.clone())));
         prior.chain(connected).collect()
     }
+}
+
+/// Tells that a process is on its devices again. `who` resumed it; else `why` says how the daemon knows it.
+fn log_resumed(ended: &SuspendedProcess, who: Option<PeerCredentials>, why: Option<&str>) {
+    let SuspendedProcess { tenant, since, .. } = ended;
+    let (pid, by_uid, by_pid) = (ended.process().pid, who.map(|who| who.uid), who.and_then(|who| who.pid));
+    info!(kind = "process.resumed", %tenant, pid, by_uid, by_pid, since, why, "a process is on its devices again");
 }

@@ -9,6 +9,7 @@ use vgpu_accounting::clock;
 use vgpu_config::change::{TermsChange, WrittenChange};
 use vgpu_config::difference::PlanDifference;
 use vgpu_config::options::Options;
+use vgpu_config::plan::ProofPlan;
 use vgpu_config::schedule::WrittenBooking;
 use vgpu_policy::cordons::CordonSubject;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
@@ -18,14 +19,23 @@ use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 use super::*;
 use crate::config::TenantConfig;
 use crate::journal::EventLayer;
+use crate::kept_changes::ChangeStore;
+use crate::proof::{ListedProcesses, processes};
 use crate::source::PastDeadlines;
+use crate::suspended::SuspendedProcess;
 
 /// A reactor with its directory. Its file has one device, and these sections.
 fn start(sections: &str) -> (Reactor, TempDir) {
+    start_with_state("none", sections)
+}
+
+/// As [`start`], with this directory of state below the reactor's directory, or none.
+fn start_with_state(state: &str, sections: &str) -> (Reactor, TempDir) {
     let dir = TempDir::new().unwrap();
+    let state = if state == "none" { state.into() } else { dir.path().join(state) };
     let file = dir.path().join("vgpud.toml");
     let run_dir = dir.path().join("run");
-    let head = format!("[daemon]\nrun_dir = {run_dir:?}\nstate_dir = \"none\"\nadmin_socket = \"none\"\n");
+    let head = format!("[daemon]\nrun_dir = {run_dir:?}\nstate_dir = {state:?}\nadmin_socket = \"none\"\n");
     fs::write(&file, format!("{head}[[device]]\nid = 0\nmemory = \"80GiB\"\n{sections}")).unwrap();
     let source = ConfigSource::new(&file, &Options::parse_from(["vgpud", "--driver", "none"]));
     let text = source.read_text().unwrap();
@@ -239,4 +249,59 @@ fn a_tenant_at_rest_is_sampled_without_reading_its_reports() {
     reactor.policies.needs.note_changed(a);
     reactor.policies.needs.note_changed(b);
     assert_eq!([readings(&mut reactor), readings(&mut reactor)], [1, 0], "b has no policy that follows use");
+}
+
+/// A suspended process of a tenant, of this boot.
+fn suspended(reactor: &Reactor, pid: u32) -> SuspendedProcess {
+    let (image, boot) = (processes::read_image(pid).unwrap(), reactor.added.boot.clone());
+    SuspendedProcess { image, boot, tenant: "a".into(), since: 1, learned: 0, resumed_by: None }
+}
+
+#[test]
+fn the_report_of_a_tenant_ends_no_suspension_where_the_driver_lists_processes() {
+    let (mut reactor, _dir) = start(&tenant("a", ""));
+    let (id, pid) = (room_of(&reactor, "a"), std::process::id());
+    let one = suspended(&reactor, pid);
+    let is_over = |reactor: &mut Reactor| {
+        reactor.policies.kept.suspended = vec![one.clone()];
+        reactor.note_work_of_suspended(id, pid);
+        reactor.policies.kept.suspended.is_empty()
+    };
+    let check = |driver| {
+        let plan = ProofPlan { driver, ..ProofPlan::default() };
+        Some(ProofLink::start(plan, DeviceNames::new()).unwrap())
+    };
+    assert!(is_over(&mut reactor), "nothing else tells it");
+    reactor.proof = check(false);
+    assert!(is_over(&mut reactor), "the check looks at /proc alone");
+    reactor.proof = check(true);
+    assert!(!is_over(&mut reactor));
+    let listed = ListedProcesses { asked: 1, processes: [one.process()].into() };
+    reactor.note_listed_processes(&listed);
+    assert_eq!(reactor.policies.kept.suspended, []);
+}
+
+/// Each write waits for the disk.
+#[test]
+fn suspensions_that_end_together_are_stored_once() {
+    let (mut reactor, dir) = start_with_state("state", &tenant("a", ""));
+    let mut children = [0; 2].map(|_| std::process::Command::new("sleep").arg("20").spawn().unwrap());
+    let own = suspended(&reactor, std::process::id());
+    let earlier = SuspendedProcess { boot: "an earlier boot".into(), ..own.clone() };
+    let pids: Vec<u32> = [std::process::id()].into_iter().chain(children.iter().map(|child| child.id())).collect();
+    let all: Vec<SuspendedProcess> = pids.iter().map(|pid| suspended(&reactor, *pid)).collect();
+    reactor.policies.kept.suspended = all.iter().cloned().chain([earlier]).collect();
+    reactor.policies.save_or_warn();
+    let stored = || ChangeStore::below(&dir.path().join("state")).read_all().suspended;
+    let processes = all[..2].iter().map(SuspendedProcess::process).collect();
+    reactor.note_listed_processes(&ListedProcesses { asked: 1, processes });
+    assert_eq!((reactor.policies.kept.suspended.as_slice(), stored().len()), (&all[2..], 4), "not each one");
+    reactor.settle_suspensions();
+    assert_eq!(stored(), all[2..]);
+    // One that ended is forgotten at the next look at the tenants' use, whatever members do.
+    children.iter_mut().for_each(|child| child.kill().and_then(|()| child.wait()).map(drop).unwrap());
+    reactor.owes = true;
+    reactor.look_back();
+    reactor.settle_suspensions();
+    assert_eq!((reactor.policies.kept.suspended.len(), stored().len()), (0, 0));
 }

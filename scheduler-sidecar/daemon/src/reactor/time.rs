@@ -170,6 +170,10 @@ impl Reactor {
         if self.rooms.get(&id).is_none_or(|room| room.furniture.is_none()) {
             return;
         }
+        // A member that launches for the first time counts from now on.
+        if self.leases.is_suspended(arbiter_number(id)) {
+            self.note_members_changed();
+        }
         // The event was consumed before the launch requests are read, so a ring in between is a new event.
         if let RingOutcome::At(moment) = self.leases.hear_bell(arbiter_number(id), clock::now()) {
             self.listen(id, false);

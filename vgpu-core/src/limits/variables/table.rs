@@ -141,6 +141,14 @@ pub const VARIABLES: &[VariableRow] = &[
         Honoured("where the daemon's administrative socket is"),
     ),
     single_variable(
+        "VGPU_ADMIN_SOCKET",
+        Tools,
+        Text("a path"),
+        Honoured(
+            "the daemon's administrative socket for `vgpu` and `vgpu-checkpoint`; the daemon sets it for the program of an action",
+        ),
+    ),
+    single_variable(
         "VGPU_EVENT",
         Tools,
         Text("a kind of event"),
