@@ -64,16 +64,17 @@ static int begin(int rank, const char *path) {
 #define LAUNCH(kernel, stream, parameters) CALL(cuLaunchKernel, kernel, 1, 1, 1, 1, 1, 1, 0, stream, parameters, (void *)0)
 
 /* Launches the rank's own work of `ns`, then its part of the collective: it sets the other rank's flag and waits for
- * its own. */
-static int launch(int rank, uint32_t round, u64 ns) {
+ * its own. In order: both in one stream, as a collective operation of one kernel does. Otherwise the waiting kernel is
+ * launched first, and the kernel that releases the other rank comes after it, in another stream. */
+static int launch(int rank, uint32_t round, u64 ns, int in_order) {
     struct part *p = &parts[rank];
     u64 short_work = 20000, mine = (u64)&flags[rank].value[round % 2], theirs = (u64)&flags[!rank].value[round % 2];
     void *work[] = { &ns }, *set[] = { &theirs, &round, &short_work }, *wait[] = { &mine, &round };
     TRY(CALL(cuCtxSetCurrent, p->context));
     if (ns) TRY(LAUNCH(p->spin, p->streams[0], work));
-    /* The waiting kernel is launched first; the kernel that releases the other rank comes after it. */
+    if (in_order) TRY(LAUNCH(p->set, p->streams[0], set));
     TRY(LAUNCH(p->wait, p->streams[0], wait));
-    return LAUNCH(p->set, p->streams[1], set);
+    return in_order ? 0 : LAUNCH(p->set, p->streams[1], set);
 }
 
 static int finish(int rank) {
@@ -82,11 +83,11 @@ static int finish(int rank) {
 }
 
 /* One rank, in step with the other process. After each collective `behind` short kernels wait for its end. */
-static int rounds(int rank, uint32_t from, int count, u64 ns, int behind) {
+static int rounds(int rank, uint32_t from, int count, u64 ns, int behind, int in_order) {
     u64 short_work = 20000;
     void *work[] = { &short_work };
     for (uint32_t round = from; round < from + (uint32_t)count; round++) {
-        TRY(launch(rank, round, ns));
+        TRY(launch(rank, round, ns, in_order));
         for (int i = 0; i < behind; i++) TRY(LAUNCH(parts[rank].spin, parts[rank].streams[0], work));
         TRY(finish(rank));
     }
@@ -96,7 +97,7 @@ static int rounds(int rank, uint32_t from, int count, u64 ns, int behind) {
 /* Both ranks in one thread, one after the other, without a wait in between, as multi-device libraries do. */
 static int both(uint32_t from, int count, u64 ns) {
     for (uint32_t round = from; round < from + (uint32_t)count; round++) {
-        for (int rank = 0; rank < 2; rank++) TRY(launch(rank, round, ns));
+        for (int rank = 0; rank < 2; rank++) TRY(launch(rank, round, ns, 0));
         for (int rank = 0; rank < 2; rank++) TRY(finish(rank));
     }
     return 0;
@@ -109,12 +110,12 @@ int main(void) {
     if (!driver) { printf("! %s\n", dlerror()); return 3; }
     printf("0 %d\n", getpid());
     while (fgets(line, sizeof line, stdin)) {
-        u64 a = 0, b = 0, c = 0, d = 0, e = 0, start = now();
+        u64 a = 0, b = 0, c = 0, d = 0, e = 0, f = 0, start = now();
         if (sscanf(line, "%63s", name) != 1) continue;
-        sscanf(line, "%*s %lu %lu %lu %lu %lu", &a, &b, &c, &d, &e);
+        sscanf(line, "%*s %lu %lu %lu %lu %lu %lu", &a, &b, &c, &d, &e, &f);
         if (!strcmp(name, "begin") && sscanf(line, "%*s %*s %899s", path) == 1) printf("%d\n", begin(a == 1, path));
-        else if (!strcmp(name, "rounds")) { /* rank from count ns [behind] */
-            int code = rounds(a == 1, (uint32_t)b, (int)c, d, (int)e);
+        else if (!strcmp(name, "rounds")) { /* rank from count ns [behind [in_order]] */
+            int code = rounds(a == 1, (uint32_t)b, (int)c, d, (int)e, f == 1);
             printf("%d %lu\n", code, now() - start);
         }
         else if (!strcmp(name, "both")) { /* from count ns */

@@ -4,66 +4,21 @@
 //!
 //! Not here: kernels of one process that wait for each other on one device (`time_live.rs`).
 
+#[path = "collective/job.rs"]
+mod job;
 #[path = "leases/world.rs"]
 mod world;
 
-use std::path::Path;
 use std::time::{Duration, Instant};
-use vgpu_tests::program::{Kind, compile};
-use vgpu_tests::timed::MS;
-use vgpu_tests::{Lab, Member};
+
+use job::{WORK, end, lab, process, ranks, tell, tell_with};
+use vgpu_tests::Lab;
 use world::{World, tenant};
-
-/// Liveness bound, which only a hang reaches. A single missing answer ends the test earlier.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Device time of a rank's own work before each collective.
-const WORK: u64 = MS;
-
-/// Two devices, both with a ceiling or both without.
-fn lab(percent: Option<u32>) -> Lab {
-    let lab = Lab::new("2xh200");
-    percent.into_iter().fold(lab, |lab, percent| lab.with("VGPU_SM_LIMIT", percent.to_string()))
-}
-
-/// Starts a process with these ranks. Ranks find each other through the file `flags`.
-fn process(lab: &Lab, ranks: &[u32], flags: &Path) -> Member {
-    let mut m = Member::start(&mut lab.command(compile("ranks", Kind::Program, &[])));
-    for rank in ranks {
-        m.ok(&format!("begin {rank} {}", flags.display()));
-    }
-    m
-}
-
-/// Both ranks of a collective, one process each.
-fn ranks(lab: &Lab, name: &str) -> [Member; 2] {
-    let flags = lab.path().join(name);
-    [process(lab, &[0], &flags), process(lab, &[1], &flags)]
-}
 
 /// Busy time of both devices, and the time of the reading.
 fn busy(lab: &Lab) -> (Instant, [u64; 2]) {
     let devices = lab.truth().devices;
     (Instant::now(), [devices[0].busy_ns, devices[1].busy_ns])
-}
-
-fn tell(ranks: &mut [Member; 2], from: u32, count: u32) {
-    tell_with(ranks, from, count, 0);
-}
-
-/// As `tell`, with `behind` further kernels queued after each collective operation.
-fn tell_with(ranks: &mut [Member; 2], from: u32, count: u32, behind: u32) {
-    for (rank, m) in ranks.iter_mut().enumerate() {
-        m.tell(&format!("rounds {rank} {from} {count} {WORK} {behind}"));
-    }
-}
-
-#[track_caller]
-fn end(members: &mut [Member], begin: Instant) {
-    for m in members {
-        let answer = m.answer();
-        assert_eq!(answer.code, 0, "{answer:?}; {}", m.errors());
-    }
-    assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
 }
 
 /// Percent of the wall clock that each device was busy between two readings.
@@ -133,7 +88,7 @@ fn crosswise(percent: u32, count: u32, behind: u32) {
     let mut groups = ["a", "b"].map(|name| ranks(&lab, name));
     let begin = Instant::now();
     for from in (1..=count).step_by(5) {
-        groups.iter_mut().for_each(|group| tell_with(group, from, 5, behind));
+        groups.iter_mut().for_each(|group| tell_with(group, from, 5, behind, false));
         groups.iter_mut().for_each(|group| end(group, Instant::now()));
     }
     eprintln!("twice {count} collectives with {behind} kernels behind each: {:?}", begin.elapsed());

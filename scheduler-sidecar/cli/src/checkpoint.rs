@@ -170,8 +170,8 @@ fn print_states(driver: &mut impl CheckpointDriver, pids: &[u32], json: bool) ->
     Ok(ExitCode::from(if lines.iter().any(|line| line.state == "none") { EXIT_FINDINGS } else { 0 }))
 }
 
-/// Changes the state of all processes, under a guard, or of none, and tells the daemon the state of each. Processes that
-/// need no change are told too, so a repeated command tells a daemon that was not reached before.
+/// Changes the state of all processes, under a guard, or of none, and tells the daemon the state of each. Processes
+/// that need no change are told too, so a repeated command tells a daemon that was not reached before.
 fn change(
     operation: Operation,
     pids: &[u32],

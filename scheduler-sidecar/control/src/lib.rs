@@ -160,8 +160,8 @@ pub enum ControlCommand {
         /// Name of the tenant.
         tenant: String,
     },
-    /// Tells which processes are off their devices and which run there, after `vgpu-checkpoint` moved them, and which it
-    /// is about to move back. Processes that are members of no tenant are ignored.
+    /// Tells which processes are off their devices and which run there, after `vgpu-checkpoint` moved them, and which
+    /// it is about to move back. Processes that are members of no tenant are ignored.
     Suspensions {
         /// Processes whose memory is on the host and whose calls wait.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]

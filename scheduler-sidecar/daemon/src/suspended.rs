@@ -1,9 +1,9 @@
 //! Processes that are suspended: `vgpu-checkpoint` moved their memory off their devices, and their calls of CUDA wait.
 //!
 //! The daemon cannot ask the driver for the state of a process, because it loads no driver of CUDA. It believes the
-//! program that changed the state. It forgets a suspension when NVML lists the process on a device, and when the process
-//! runs another program. Only a daemon without NVML's lists takes finished work as a sign, which is the tenant's own
-//! report.
+//! program that changed the state. It forgets a suspension when NVML lists the process on a device, and when the
+//! process runs another program. Only a daemon without NVML's lists takes finished work as a sign, which is the
+//! tenant's own report.
 
 use serde::{Deserialize, Serialize};
 use vgpu_control::finding::ProcessId;

@@ -31,6 +31,7 @@ mod alone;
 pub mod audit;
 mod charge;
 mod common;
+mod coupled;
 mod decision;
 mod device;
 mod drain;

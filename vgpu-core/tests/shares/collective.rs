@@ -3,15 +3,16 @@
 use crate::measure;
 use crate::profile::A100;
 use crate::program::{MS, SECOND, US, Work};
-use crate::table::ceiling;
+use crate::table::{ceiling, weight};
 use crate::world::World;
+use vgpu_core::time::arbiter::{GangId, Gate, TenantId};
 
-/// Runs two ranks of one tenant, each on its own device with its own account, or under the daemon. Returns each device's
-/// busy percentage until both ranks ended, and the time that took.
+/// Runs two ranks of one tenant, each on its own device with its own account, or under the daemon. Returns each
+/// device's busy percentage until both ranks ended, and the time that took.
 fn ranks(daemon: bool, limit: u32, kernels: [u64; 2], rounds: u32, seed: u64) -> ([f64; 2], u64) {
     let mut world = World::new(A100, 2, daemon, seed);
     for (device, kernel) in kernels.into_iter().enumerate() {
-        world.member(0, device, ceiling(limit), Work::Rank { kernel, rounds });
+        world.member(0, device, ceiling(limit), Work::Rank { kernel, rounds, in_order: false });
     }
     (world.members[0].partner, world.members[1].partner) = (Some(1), Some(0));
     while world.now < 600 * SECOND && world.members.iter().any(|member| member.program.rounds() < rounds) {
@@ -112,6 +113,113 @@ fn lengths_that_vary_tenfold_are_paid_for() {
             let got = measure::share(&world, 0, 0);
             println!("| {limit} %, varied {kernels:?} | {got:.2} |");
             assert!(got <= f64::from(limit) + 1.0, "{limit} %: {got:.2}");
+        }
+    }
+}
+
+/// Two jobs of two ranks each on the same two devices. Under a daemon each rank of a job is a tenant of the job's gang,
+/// or both ranks are members of one tenant. In order: as in [`Work::Rank`]. Returns of each job the rounds done, the
+/// longest time without one, and its largest busy percentage of a device.
+fn crosswise(daemon: Option<bool>, in_order: bool, limit: u32, seed: u64) -> [(u32, u64, f64); 2] {
+    const SPAN: u64 = 60 * SECOND;
+    let mut world = World::new(A100, 2, daemon.is_some(), seed);
+    let is_gang = daemon == Some(true);
+    let tenant = |job: usize, rank: usize| u32::try_from(if is_gang { 2 * job + rank } else { job }).unwrap();
+    for job in 0..2 {
+        for rank in 0..2 {
+            world.member(
+                tenant(job, rank),
+                rank,
+                ceiling(limit),
+                Work::Rank { kernel: MS, rounds: u32::MAX, in_order },
+            );
+            world.members[2 * job + rank].partner = Some(2 * job + 1 - rank);
+            if let Some(arbiter) = world.arbiter.as_mut().filter(|_| is_gang) {
+                arbiter.set_gang(TenantId(tenant(job, rank)), Some(GangId(u32::try_from(job).unwrap())));
+            }
+        }
+    }
+    let mut last = [(0, 0); 2];
+    let mut still = [0; 2];
+    while world.now < SPAN {
+        let next = world.now + 10 * MS;
+        world.run(next);
+        for job in 0..2 {
+            let rounds = world.members[2 * job].program.rounds();
+            if rounds != last[job].0 {
+                last[job] = (rounds, world.now);
+            }
+            still[job] = still[job].max(world.now - last[job].1);
+        }
+    }
+    [0, 1].map(|job| {
+        let busy = [0, 1].map(|rank| measure::share(&world, rank, tenant(job, rank)));
+        (last[job].0, still[job], busy[0].max(busy[1]))
+    })
+}
+
+/// Each kernel of a job waits for a launch on the other device, which the gate there holds back while the other job has
+/// it. Both jobs get half of the rounds that their ceilings allow, and neither stands still. Their kernels' waits may
+/// use more of a device than the ceiling, by a quarter and two points.
+#[test]
+fn jobs_that_wait_crosswise_on_two_devices_get_half_of_what_is_due() {
+    const WITHOUT: [(Option<bool>, bool, &[u32]); 2] = [(None, true, &[30, 50]), (None, false, &[30, 50])];
+    const TENANTS: [(Option<bool>, bool, &[u32]); 2] =
+        [(Some(false), true, &[20, 30, 50, 80, 100]), (Some(false), false, &[30, 50])];
+    const GANGS: [(Option<bool>, bool, &[u32]); 1] = [(Some(true), true, &[20, 30])];
+    for (daemon, in_order, limits) in WITHOUT.into_iter().chain(TENANTS).chain(GANGS) {
+        for (&limit, seed) in limits.iter().flat_map(|limit| (1..=4).map(move |seed| (limit, seed))) {
+            let jobs = crosswise(daemon, in_order, limit, seed);
+            // Two jobs without a ceiling have half of the time each.
+            let due = 600 * limit.min(50);
+            let of = format!("daemon {daemon:?}, in order {in_order}, {limit} %, {seed}");
+            println!("| {of} | {jobs:.1?} of {due} |");
+            for (rounds, still, busy) in jobs {
+                assert!(2 * rounds >= due, "{of}: {rounds} of {due}");
+                assert!(still <= 10 * SECOND, "{of}: still for {} ms", still / MS);
+                assert!(busy <= f64::from(limit) * 1.25 + 2.0, "{of}: {busy:.1}");
+            }
+        }
+    }
+}
+
+/// Long kernels of one tenant on two devices wait for nobody. Their devices are given up apart, and each neighbour has
+/// its share without longer waits than for one of those kernels and a lease.
+#[test]
+fn long_kernels_on_two_devices_are_not_taken_for_ranks_of_a_collective() {
+    for (name, work) in [
+        ("20 ms", Work::Queue { kernel: 20 * MS }),
+        ("50 ms", Work::Queue { kernel: 50 * MS }),
+        ("graphs of 40 ms", Work::Graph { nodes: 20, kernel: 2 * MS }),
+        ("20 ms, each waited for", Work::Sync { kernel: 20 * MS, gap: MS }),
+        ("20 ms, a gap of 5 ms", Work::Sync { kernel: 20 * MS, gap: 5 * MS }),
+        ("bursts", Work::Burst { count: 20, kernel: 2 * MS, host: 8 * MS }),
+    ] {
+        for seed in 1..=2 {
+            let mut world = World::new(A100, 2, true, seed);
+            for device in 0..2 {
+                world.member(0, device, weight(1), work.clone());
+                world.member(1 + u32::try_from(device).unwrap(), device, weight(1), Work::Queue { kernel: MS });
+            }
+            world.run(3 * SECOND);
+            world.log = Some(Vec::new());
+            world.run(20 * SECOND);
+            let mut last = [u64::MAX; 2];
+            let mut longest = [0; 2];
+            for (at, decision) in world.log.iter().flatten() {
+                if decision.tenant != TenantId(0) && matches!(decision.gate, Gate::Run { .. }) {
+                    let device = usize::from(decision.device.0);
+                    longest[device] = longest[device].max(at.saturating_sub(last[device]));
+                    last[device] = *at;
+                }
+            }
+            for (device, longest) in longest.into_iter().enumerate() {
+                let own = measure::share(&world, device, 0);
+                let neighbour = measure::share(&world, device, 1 + u32::try_from(device).unwrap());
+                println!("| {name}, {seed} | {own:.1} : {neighbour:.1}, waits {} ms |", longest / MS);
+                assert!((own - neighbour).abs() <= 3.0, "{name}, {seed}, device {device}: {own:.1} : {neighbour:.1}");
+                assert!(longest <= 150 * MS, "{name}, {seed}, device {device}: {} ms", longest / MS);
+            }
         }
     }
 }

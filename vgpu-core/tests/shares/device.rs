@@ -119,12 +119,13 @@ impl Device {
         self.contexts[context].gone = true;
     }
 
-    /// Ends the spinning kernel of the context, or the next one, because another device's kernel signals it.
+    /// Lets the spinning kernel of the context do its own work, or the next one, because another device's kernel
+    /// signals it.
     pub fn grant(&mut self, context: usize, now: u64, done: &mut Vec<Done>) {
         self.advance(now, done);
         let context = &mut self.contexts[context];
         match context.queue.iter_mut().find(|op| op.kind == Kind::Spin) {
-            Some(spin) => (spin.kind, spin.left) = (Kind::Kernel, 0),
+            Some(spin) => spin.kind = Kind::Kernel,
             None => context.signals += 1,
         }
         self.instant(done);
@@ -142,7 +143,7 @@ impl Device {
         let here = &mut self.contexts[context];
         if op.kind == Kind::Spin && here.signals > 0 {
             here.signals -= 1;
-            (op.kind, op.left) = (Kind::Kernel, 0);
+            op.kind = Kind::Kernel;
         }
         here.push(op);
         self.choose(now);

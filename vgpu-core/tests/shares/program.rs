@@ -32,8 +32,9 @@ pub enum Work {
     /// On stream 0 a kernel that runs until one on stream 1 has run, then a wait; `times` times.
     Dependent { times: u32 },
     /// A rank of a collective. Each round: its own work, a kernel that runs until the other rank's signal, its own
-    /// signal on stream 1, then a wait. `rounds` rounds.
-    Rank { kernel: u64, rounds: u32 },
+    /// signal, then a wait. `rounds` rounds. In order: the signal comes before the kernel that waits, in the same
+    /// stream, as in a collective operation of one kernel. Otherwise it comes after that kernel, on stream 1.
+    Rank { kernel: u64, rounds: u32, in_order: bool },
     /// A kernel and a shorter one after it, then a wait. From round `after` on the second kernel takes `longer`.
     Grows { kernel: u64, tail: u64, after: u32, longer: u64 },
 }
@@ -142,11 +143,14 @@ impl Program {
                 1 => Step::Launch { stream: 1, ns: MS, key: 2, spin: false, release: true, signal: false },
                 _ => Step::Wait,
             },
-            Work::Rank { kernel, rounds } => match at % 4 {
+            Work::Rank { kernel, rounds, in_order } => match at % 4 {
                 0 if self.rounds == rounds => Step::Stop,
                 0 => plain(0, self.noise.about(kernel), 1),
-                1 => Step::Launch { stream: 0, ns: 0, key: 2, spin: true, release: false, signal: false },
-                2 => Step::Launch { stream: 1, ns: 20 * US, key: 3, spin: false, release: false, signal: true },
+                n @ (1 | 2) if (n == 1) == in_order => {
+                    let stream = usize::from(!in_order);
+                    Step::Launch { stream, ns: 20 * US, key: 3, spin: false, release: false, signal: true }
+                }
+                1 | 2 => Step::Launch { stream: 0, ns: 5 * US, key: 2, spin: true, release: false, signal: false },
                 _ => {
                     self.rounds += 1;
                     Step::Wait

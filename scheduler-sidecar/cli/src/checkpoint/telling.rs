@@ -28,8 +28,8 @@ const TELL_INTERVAL: Duration = Duration::from_millis(100);
 /// The daemon that is told.
 #[derive(Debug, clap::Args)]
 pub(super) struct ToldDaemon {
-    /// The daemon's administrative socket [default: $VGPU_ADMIN_SOCKET, or admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu or
-    /// $XDG_RUNTIME_DIR/vgpu].
+    /// The daemon's administrative socket [default: $VGPU_ADMIN_SOCKET, or admin.sock in $VGPU_RUNTIME_DIR, /run/vgpu
+    /// or $XDG_RUNTIME_DIR/vgpu].
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
 }

@@ -150,8 +150,8 @@ impl Reactor {
         }
     }
 
-    /// Holds back the tenants of which all connected processes that use a device are suspended now, and no others. Stores
-    /// the list if it changed.
+    /// Holds back the tenants of which all connected processes that use a device are suspended now, and no others.
+    /// Stores the list if it changed.
     ///
     /// # Cost
     /// Nothing while no process is suspended. Else a look at each connection once a second and after members came or

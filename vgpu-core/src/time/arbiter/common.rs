@@ -35,7 +35,7 @@ impl Arbiter {
         if matches!(place, SeatPlace::Ready | SeatPlace::Capped(_)) {
             self.place_seat(seat, now);
         }
-        if place == SeatPlace::Ready {
+        if matches!(place, SeatPlace::Ready | SeatPlace::Capped(_)) {
             self.runs_without(seat);
         }
         let device = &mut self.devices[index(device)];
@@ -59,10 +59,11 @@ impl Arbiter {
     /// member may launch.
     pub(super) fn make_common(&mut self, d: DeviceId, now: u64) -> bool {
         for seat in self.seats_of(d) {
-            if self.take_out(seat) == SeatPlace::Ready {
+            let place = self.take_out(seat);
+            self.seat_at_mut(seat).place = SeatPlace::Idle;
+            if place != SeatPlace::Idle {
                 self.runs_without(seat);
             }
-            self.seat_at_mut(seat).place = SeatPlace::Idle;
             self.seat_at_mut(seat).queue.clear();
             self.note_wait(seat, now);
             for slot in self.slots_of(seat) {
@@ -77,6 +78,7 @@ impl Arbiter {
         let device = &mut self.devices[index(d)];
         device.draining.clear();
         device.overdue.clear();
+        (device.helps, device.has_helpers) = (false, false);
         device.phase = DevicePhase::Common;
         true
     }

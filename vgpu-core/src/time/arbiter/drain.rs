@@ -55,6 +55,7 @@ impl Arbiter {
 
     /// Begins a drain. A launch that is known to be long gets its own time before the allowance begins.
     pub(super) fn begin_drain(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
+        self.devices[index(d)].helps = false;
         let draining = &self.devices[index(d)].draining;
         let allowed = |ns: Option<u64>| self.config.allow_drain(now, ns.unwrap_or(0));
         let until = allowed(draining.iter().map(|&slot| self.slot_at(slot).work_lasts(now)).max());
@@ -88,7 +89,9 @@ impl Arbiter {
     pub(super) fn drain_deadline(&self, d: DeviceId) -> u64 {
         let DevicePhase::Drain { seat, since, until, said } = self.devices[index(d)].phase else { return u64::MAX };
         let terms = &self.seat_at(seat).terms;
-        if !self.devices[index(d)].order.latency_waits() {
+        if self.is_coupled(seat) {
+            self.coupled_deadline(d, since)
+        } else if !self.devices[index(d)].order.latency_waits() {
             until
         } else if terms.class == Class::Latency {
             said
@@ -157,5 +160,9 @@ impl Arbiter {
         self.devices[index(d)].draining = draining;
         self.seat_at_mut(seat).place = SeatPlace::Idle;
         self.place_seat(seat, now);
+        self.runs_without(seat);
+        if late.is_some() {
+            self.wake_helpers(seat, now);
+        }
     }
 }

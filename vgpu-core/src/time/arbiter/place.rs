@@ -15,20 +15,21 @@ impl Arbiter {
             return;
         }
         let before = self.take_out(seat);
-        let place = if self.holds_up(seat, now) {
+        let place = if self.holds_up(seat, now) && !self.may_help(seat, now) {
             SeatPlace::Overdue
         } else if self.seat_at(seat).queue.is_empty() {
             let this = self.seat_at_mut(seat);
             // The rest of a paused tenant began with its pause, or before.
             this.slept = this.slept.filter(|_| this.paused).or(Some(now));
             SeatPlace::Idle
-        } else if self.seat_at(seat).used_up(now) {
+        } else if self.seat_at(seat).used_up(now) && !self.may_help(seat, now) {
             SeatPlace::Capped(self.seat_at(seat).refill_time(&self.config).max(now + 1))
         } else {
             SeatPlace::Ready
         };
         let (d, class) = (self.seat_at(seat).device, self.seat_at(seat).terms.class);
         if place == SeatPlace::Ready {
+            self.devices[index(d)].has_helpers |= self.seat_at(seat).used_up(now) || self.holds_up(seat, now);
             self.devices[index(d)].order.note_waiting(class, now);
             if let DevicePhase::Held { seat: holder, .. } = self.devices[index(d)].phase {
                 self.devices[index(d)].revoke |=
@@ -37,7 +38,8 @@ impl Arbiter {
         }
         self.put_back(seat, place);
         self.note_wait(seat, now);
-        if before == SeatPlace::Ready && place != SeatPlace::Ready {
+        let waits = |place: SeatPlace| matches!(place, SeatPlace::Ready | SeatPlace::Capped(_));
+        if waits(before) && core::mem::discriminant(&before) != core::mem::discriminant(&place) {
             self.runs_without(seat);
         }
     }
