@@ -193,6 +193,7 @@ fn long_kernels_on_two_devices_are_not_taken_for_ranks_of_a_collective() {
         ("graphs of 40 ms", Work::Graph { nodes: 20, kernel: 2 * MS }),
         ("20 ms, each waited for", Work::Sync { kernel: 20 * MS, gap: MS }),
         ("20 ms, a gap of 5 ms", Work::Sync { kernel: 20 * MS, gap: 5 * MS }),
+        ("300 ms", Work::Queue { kernel: 300 * MS }),
         ("bursts", Work::Burst { count: 20, kernel: 2 * MS, host: 8 * MS }),
     ] {
         for seed in 1..=2 {
@@ -218,7 +219,7 @@ fn long_kernels_on_two_devices_are_not_taken_for_ranks_of_a_collective() {
                 let neighbour = measure::share(&world, device, 1 + u32::try_from(device).unwrap());
                 println!("| {name}, {seed} | {own:.1} : {neighbour:.1}, waits {} ms |", longest / MS);
                 assert!((own - neighbour).abs() <= 3.0, "{name}, {seed}, device {device}: {own:.1} : {neighbour:.1}");
-                assert!(longest <= 150 * MS, "{name}, {seed}, device {device}: {} ms", longest / MS);
+                assert!(longest <= 450 * MS, "{name}, {seed}, device {device}: {} ms", longest / MS);
             }
         }
     }

@@ -17,8 +17,8 @@
 //! nobody can look the same. So once in [`TimeConfig::ageing`] late work gets no help for as long as its estimate
 //! allows. If it ends by itself, the gang is coupled no longer. Nor is a gang of which no work was late for that time.
 //!
-//! A device counts as drained here only when a member waits at its gate again, or a drain's allowance later. A kernel
-//! that waits has a short estimate, and its process reports it as over when that time has passed.
+//! A device counts as drained here only when a member waits at its gate again, or a lease later. A kernel that waits
+//! has a short estimate, and its process reports it as over when that time has passed. The gang pays for that time.
 //!
 //! Not here: how a gang's leases begin ([`super::gang`]).
 //!
@@ -33,7 +33,7 @@ use super::{Arbiter, index};
 use crate::limits::Class;
 use crate::time::config::{KNOWN_WAIT_NS, SHORT_NS};
 
-/// A gang of which no work was late in this many leases is coupled no longer. Finding it again costs some leases.
+/// A gang of which no work was late in this many leases of its seats is coupled no longer. Finding it again costs some.
 const ON_TIME_LEASES: u32 = 256;
 
 /// State of a coupled gang.
@@ -91,8 +91,13 @@ impl Arbiter {
     /// True if the drain of a coupled gang's device is over.
     pub(super) fn is_drained(&self, d: DeviceId, now: u64) -> bool {
         let DevicePhase::Drain { seat, since, .. } = self.devices[index(d)].phase else { return false };
-        let waits = self.waits_for_itself(d, seat) || now >= since.saturating_add(self.config.drain);
+        let waits = self.waits_for_itself(d, seat) || now >= self.over_at(since);
         waits && self.is_reported_over(d)
+    }
+
+    /// When work of a drain that was reported as over counts as over although no member waits at the gate.
+    const fn over_at(&self, since: u64) -> u64 {
+        since.saturating_add(self.config.quantum)
     }
 
     /// When work that drains is late: longer than its estimate, or than as much as may be in flight. The estimate of a
@@ -107,10 +112,14 @@ impl Arbiter {
         }
     }
 
-    /// When work that drains is so late that it shows that its gang is coupled: by a drain's allowance.
+    /// When work that drains is so late that it shows that its gang is coupled: by a drain's allowance. Work that is
+    /// known to be long must be later than its estimate.
     fn found_late_at(&self, d: DeviceId, now: u64) -> u64 {
         match self.devices[index(d)].phase {
-            DevicePhase::Drain { since, .. } if !self.is_drained(d, now) => self.coupled_deadline(d, since),
+            DevicePhase::Drain { since, said, .. } if !self.is_drained(d, now) => {
+                let is_long = said > since.saturating_add(KNOWN_WAIT_NS);
+                if is_long { said } else { self.coupled_deadline(d, since) }
+            }
             _ => u64::MAX,
         }
     }
@@ -145,7 +154,7 @@ impl Arbiter {
                 SeatPlace::Overdue => this.members.iter().any(|&slot| self.slot_at(slot).usage.wants),
                 SeatPlace::Idle => false,
             };
-            this.device != d && waits
+            this.device != d && !this.paused && waits
         })
     }
 
@@ -275,18 +284,21 @@ impl Arbiter {
         self.stir_held(gang);
     }
 
-    /// Notes that work of a seat's gang is late: its members whose ceiling is used up may help.
+    /// Notes that work of a seat's gang is late: its members that wait on other devices may help.
     pub(super) fn wake_helpers(&mut self, seat: SeatIx, now: u64) {
         let gang = self.gang_of(self.seat_at(seat).tenant);
         if self.coupling(gang).is_none() {
             return;
         }
-        let is_shut = |seat: &SeatIx| matches!(self.seat_at(*seat).place, SeatPlace::Capped(_));
-        for seat in self.gang_seats(&gang).filter(is_shut).collect::<Vec<_>>() {
-            self.place_seat(seat, now);
-            let is_ready = self.seat_at(seat).place == SeatPlace::Ready;
-            let d = self.seat_at(seat).device;
-            self.devices[index(d)].dirty |= is_ready;
+        for seat in self.gang_seats(&gang).collect::<Vec<_>>() {
+            let this = self.seat_at(seat);
+            let (d, was_ready) = (this.device, this.place == SeatPlace::Ready);
+            if matches!(this.place, SeatPlace::Capped(_) | SeatPlace::Overdue) {
+                self.place_seat(seat, now);
+            }
+            let device = &mut self.devices[index(d)];
+            let is_ready = self.seats[seat as usize].as_ref().is_some_and(|seat| seat.place == SeatPlace::Ready);
+            device.dirty |= is_ready && (!was_ready || device.phase == DevicePhase::Free);
         }
     }
 
@@ -308,9 +320,12 @@ impl Arbiter {
 
     /// When the rules of a single device apply to this device again, after its gang began to give up its devices.
     fn given_up_at(&self, d: DeviceId, seat: SeatIx, since: u64) -> u64 {
-        let is_latency = self.seat_at(seat).terms.class == Class::Latency;
-        let hurries = self.devices[index(d)].order.latency_waits() && !is_latency;
-        since.saturating_add(if hurries { self.config.drain } else { KNOWN_WAIT_NS })
+        since.saturating_add(if self.delays_latency(d, seat) { self.config.drain } else { KNOWN_WAIT_NS })
+    }
+
+    /// True if a tenant of class latency waits for the device, and the seat is of another class.
+    fn delays_latency(&self, d: DeviceId, seat: SeatIx) -> bool {
+        self.devices[index(d)].order.latency_waits() && self.seat_at(seat).terms.class != Class::Latency
     }
 
     /// Decides a drain of a coupled gang. `None`: the rules of a single device apply. Otherwise true if the phase
@@ -337,6 +352,10 @@ impl Arbiter {
         let others = self.other_devices(&gang, d);
         let is_given_up = coupling.drains_since.is_none_or(|since| now >= self.given_up_at(d, seat, since));
         if is_given_up {
+            if self.is_on_trial(&coupling, now) {
+                // Its work is longer than a trial.
+                self.gangs.coupled.remove(&gang);
+            }
             // Free devices may be granted to the gang again.
             for device in self.gang_devices(&gang) {
                 let device = &mut self.devices[index(device)];
@@ -365,7 +384,7 @@ impl Arbiter {
             let device = &mut self.devices[index(other)];
             device.dirty |= device.helps;
         }
-        if !self.waits_for_itself(d, seat) || self.devices[index(d)].revoke {
+        if !self.waits_for_itself(d, seat) || self.devices[index(d)].revoke || self.delays_latency(d, seat) {
             return Some(false);
         }
         if self.is_on_trial(&coupling, now) {
@@ -387,7 +406,6 @@ impl Arbiter {
         let Some(slot) = own.or_else(|| self.seat_at(seat).queue.front().copied()) else { return };
         self.seat_at_mut(seat).queue.retain(|&other| other != slot);
         self.slot_at_mut(slot).queued = false;
-        self.settle_claim(slot, now);
         let device = &mut self.devices[index(d)];
         device.draining.retain(|&other| other != slot);
         device.lease += 1;
@@ -409,6 +427,10 @@ impl Arbiter {
         let proved = since.and_then(|since| self.proved_at(gang, since));
         let devices = self.other_devices(&gang, d).into_iter().chain([d]);
         let late = devices.map(|device| self.late_at(device, now));
-        late.chain(given_up).chain(proved).filter(|&moment| moment > now).min().unwrap_or(u64::MAX)
+        let over = match self.devices[index(d)].phase {
+            DevicePhase::Drain { since, .. } => Some(self.over_at(since)),
+            _ => None,
+        };
+        late.chain(over).chain(given_up).chain(proved).filter(|&moment| moment > now).min().unwrap_or(u64::MAX)
     }
 }

@@ -67,7 +67,8 @@ impl Arbiter {
             if self.slot_at(slot).overdue.is_some() {
                 continue; // This slot runs again next to its own overdue work, paid in advance.
             }
-            self.slot_at_mut(slot).claim = Some(LateClaim { from: now, to: None, accounted });
+            // After a help the claim goes on.
+            self.slot_at_mut(slot).claim.get_or_insert(LateClaim { from: now, to: None, accounted });
         }
     }
 
@@ -109,11 +110,11 @@ impl Arbiter {
     }
 
     /// The device time by which a holder moves back in the order, in addition to its measured use, because others
-    /// waited.
+    /// waited. A coupled gang also keeps devices on which nothing runs, so it moves back by all of that time.
     pub(super) fn owed_ns(&self, d: DeviceId, seat: SeatIx, now: u64) -> u64 {
         let Some((since, before)) = self.devices[index(d)].contended else { return 0 };
         let (held, used) = (now.saturating_sub(since), self.seat_at(seat).accounted_ns().saturating_sub(before));
-        if used < held / 8 { held - used } else { 0 }
+        if used < held / 8 || self.is_coupled(seat) { held.saturating_sub(used) } else { 0 }
     }
 
     /// True if a member of the draining tenant waits at the gate.

@@ -162,7 +162,7 @@ impl Arbiter {
                 // Of several seats on a device the first in its order.
                 let order = &self.devices[index(device)].order;
                 let Some(seat) = order.pick_next(now, &self.config, |seat| seats.contains(&seat)) else { continue };
-                self.grant_lease(device, seat, u64::MAX, now, out);
+                self.grant_or_help(device, seat, u64::MAX, now, out);
                 self.devices[index(device)].dirty = true;
             }
             return true;
