@@ -31,7 +31,6 @@ mod alone;
 pub mod audit;
 mod charge;
 mod common;
-mod coupled;
 mod decision;
 mod device;
 mod drain;

@@ -38,8 +38,7 @@ impl Arbiter {
     }
 
     pub(super) fn open(&mut self, d: DeviceId, seat: SeatIx, out: &mut Vec<Decision>) {
-        let device = &mut self.devices[index(d)];
-        (device.phase, device.contended, device.helps) = (DevicePhase::Open { seat }, None, false);
+        (self.devices[index(d)].phase, self.devices[index(d)].contended) = (DevicePhase::Open { seat }, None);
         self.seat_at_mut(seat).queue.clear();
         for at in 0..self.seat_at(seat).members.len() {
             let slot = self.seat_at(seat).members[at];

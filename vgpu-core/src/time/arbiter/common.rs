@@ -35,7 +35,7 @@ impl Arbiter {
         if matches!(place, SeatPlace::Ready | SeatPlace::Capped(_)) {
             self.place_seat(seat, now);
         }
-        if matches!(place, SeatPlace::Ready | SeatPlace::Capped(_)) {
+        if place == SeatPlace::Ready {
             self.runs_without(seat);
         }
         let device = &mut self.devices[index(device)];
@@ -59,11 +59,10 @@ impl Arbiter {
     /// member may launch.
     pub(super) fn make_common(&mut self, d: DeviceId, now: u64) -> bool {
         for seat in self.seats_of(d) {
-            let place = self.take_out(seat);
-            self.seat_at_mut(seat).place = SeatPlace::Idle;
-            if place != SeatPlace::Idle {
+            if self.take_out(seat) == SeatPlace::Ready {
                 self.runs_without(seat);
             }
+            self.seat_at_mut(seat).place = SeatPlace::Idle;
             self.seat_at_mut(seat).queue.clear();
             self.note_wait(seat, now);
             for slot in self.slots_of(seat) {
@@ -78,7 +77,6 @@ impl Arbiter {
         let device = &mut self.devices[index(d)];
         device.draining.clear();
         device.overdue.clear();
-        (device.helps, device.has_helpers) = (false, false);
         device.phase = DevicePhase::Common;
         true
     }

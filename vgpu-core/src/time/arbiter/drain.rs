@@ -55,7 +55,6 @@ impl Arbiter {
 
     /// Begins a drain. A launch that is known to be long gets its own time before the allowance begins.
     pub(super) fn begin_drain(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
-        self.devices[index(d)].helps = false;
         let draining = &self.devices[index(d)].draining;
         let allowed = |ns: Option<u64>| self.config.allow_drain(now, ns.unwrap_or(0));
         let until = allowed(draining.iter().map(|&slot| self.slot_at(slot).work_lasts(now)).max());
@@ -67,8 +66,7 @@ impl Arbiter {
             if self.slot_at(slot).overdue.is_some() {
                 continue; // This slot runs again next to its own overdue work, paid in advance.
             }
-            // After a help the claim goes on.
-            self.slot_at_mut(slot).claim.get_or_insert(LateClaim { from: now, to: None, accounted });
+            self.slot_at_mut(slot).claim = Some(LateClaim { from: now, to: None, accounted });
         }
     }
 
@@ -90,9 +88,7 @@ impl Arbiter {
     pub(super) fn drain_deadline(&self, d: DeviceId) -> u64 {
         let DevicePhase::Drain { seat, since, until, said } = self.devices[index(d)].phase else { return u64::MAX };
         let terms = &self.seat_at(seat).terms;
-        if self.is_coupled(seat) {
-            self.coupled_deadline(d, since)
-        } else if !self.devices[index(d)].order.latency_waits() {
+        if !self.devices[index(d)].order.latency_waits() {
             until
         } else if terms.class == Class::Latency {
             said
@@ -110,11 +106,11 @@ impl Arbiter {
     }
 
     /// The device time by which a holder moves back in the order, in addition to its measured use, because others
-    /// waited. A coupled gang also keeps devices on which nothing runs, so it moves back by all of that time.
+    /// waited.
     pub(super) fn owed_ns(&self, d: DeviceId, seat: SeatIx, now: u64) -> u64 {
         let Some((since, before)) = self.devices[index(d)].contended else { return 0 };
         let (held, used) = (now.saturating_sub(since), self.seat_at(seat).accounted_ns().saturating_sub(before));
-        if used < held / 8 || self.is_coupled(seat) { held.saturating_sub(used) } else { 0 }
+        if used < held / 8 { held - used } else { 0 }
     }
 
     /// True if a member of the draining tenant waits at the gate.
@@ -161,9 +157,5 @@ impl Arbiter {
         self.devices[index(d)].draining = draining;
         self.seat_at_mut(seat).place = SeatPlace::Idle;
         self.place_seat(seat, now);
-        self.runs_without(seat);
-        if late.is_some() {
-            self.wake_helpers(seat, now);
-        }
     }
 }

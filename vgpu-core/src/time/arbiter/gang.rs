@@ -13,7 +13,6 @@
 
 use std::collections::BTreeMap;
 
-use super::coupled::Coupling;
 use super::decision::Decision;
 use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
@@ -21,7 +20,7 @@ use super::terms::{DeviceId, GangId, QUANTUM_RANGE_NS, SlotId, TenantId, quantum
 use super::{Arbiter, index};
 
 /// The tenants that get their leases together: one tenant with all its devices, or all of a named gang.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GangKey {
     Tenant(TenantId),
     Named(GangId),
@@ -32,8 +31,6 @@ pub(super) enum GangKey {
 pub(super) struct GangTable {
     of: BTreeMap<TenantId, GangId>,
     tenants: BTreeMap<GangId, Vec<TenantId>>,
-    /// The gangs that are coupled.
-    pub coupled: BTreeMap<GangKey, Coupling>,
 }
 
 impl GangTable {
@@ -41,7 +38,7 @@ impl GangTable {
         self.of.get(&tenant).map_or(GangKey::Tenant(tenant), |gang| GangKey::Named(*gang))
     }
 
-    pub fn tenants_of<'k>(&'k self, key: &'k GangKey) -> &'k [TenantId] {
+    fn tenants_of<'k>(&'k self, key: &'k GangKey) -> &'k [TenantId] {
         match key {
             GangKey::Tenant(tenant) => core::slice::from_ref(tenant),
             GangKey::Named(gang) => self.tenants.get(gang).map_or(&[], Vec::as_slice),
@@ -76,7 +73,6 @@ impl Arbiter {
         let touched = [self.gang_of(tenant), gang.map_or(GangKey::Tenant(tenant), GangKey::Named)];
         self.gangs.put(tenant, gang);
         for key in touched {
-            self.gangs.coupled.remove(&key);
             self.release(key);
             self.stir_gang(key);
         }
@@ -94,7 +90,7 @@ impl Arbiter {
     }
 
     /// The devices for which the gang waits, in ascending order.
-    pub(super) fn gang_devices(&self, gang: &GangKey) -> Vec<DeviceId> {
+    fn gang_devices(&self, gang: &GangKey) -> Vec<DeviceId> {
         let mut devices: Vec<DeviceId> = self.ready_seats(gang).map(|seat| self.seat_at(seat).device).collect();
         devices.sort_unstable();
         devices.dedup();
@@ -112,9 +108,7 @@ impl Arbiter {
         self.devices[index(d)].order.bound_lag(now);
         self.devices[index(d)].order.pick_next(now, &self.config, |seat| {
             let gang = self.gang_of(self.seat_at(seat).tenant);
-            Some(gang) != except
-                && !self.is_held_back(seat, now)
-                && (!self.is_gang(seat) || self.is_its_turn(gang, d, now))
+            Some(gang) != except && (!self.is_gang(seat) || self.is_its_turn(gang, d, now))
         })
     }
 
@@ -123,7 +117,7 @@ impl Arbiter {
     /// for ever.
     fn is_its_turn(&self, gang: GangKey, here: DeviceId, now: u64) -> bool {
         let leads = |seat: SeatIx| {
-            let alone = |other| !self.is_gang(other) && !self.is_held_back(other, now);
+            let alone = |other| !self.is_gang(other);
             let (at, key) = (index(self.seat_at(seat).device), self.seat_at(seat).order_key());
             self.devices[at].order.would_lead(seat, key, now, &self.config, alone)
         };
@@ -150,8 +144,8 @@ impl Arbiter {
     pub(super) fn collect_gang(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         let Some(gang) = self.devices[index(d)].reserved else { return false };
         let devices = self.gang_devices(&gang);
-        if !devices.contains(&d) || self.is_giving_up(gang, now) {
-            // The gang no longer waits for this device, or first gives up those that it has, so it stops collecting.
+        if !devices.contains(&d) {
+            // The gang no longer waits for this device, so it stops collecting several devices.
             self.release(gang);
             return true;
         }
@@ -162,7 +156,7 @@ impl Arbiter {
                 // Of several seats on a device the first in its order.
                 let order = &self.devices[index(device)].order;
                 let Some(seat) = order.pick_next(now, &self.config, |seat| seats.contains(&seat)) else { continue };
-                self.grant_or_help(device, seat, u64::MAX, now, out);
+                self.grant_lease(device, seat, u64::MAX, now, out);
                 self.devices[index(device)].dirty = true;
             }
             return true;
@@ -172,12 +166,8 @@ impl Arbiter {
         if expected < now.saturating_add(*QUANTUM_RANGE_NS.start()) {
             return false;
         }
-        let Some(seat) =
-            self.pick_seat(d, now, Some(gang)).filter(|&seat| !self.is_gang(seat) || self.may_help(seat, now))
-        else {
-            return false;
-        };
-        self.grant_or_help(d, seat, expected, now, out);
+        let Some(seat) = self.pick_seat(d, now, Some(gang)).filter(|&seat| !self.is_gang(seat)) else { return false };
+        self.grant_lease(d, seat, expected, now, out);
         true
     }
 
@@ -195,17 +185,14 @@ impl Arbiter {
         }
     }
 
-    /// Notes that a seat no longer waits or drains. The gang's seats on other devices waited for it too, and may now be
+    /// Notes that a seat no longer waits. The gang's other seats waited for it to be first too, and may now be
     /// granted.
     pub(super) fn runs_without(&mut self, gone: SeatIx) {
-        let here = self.seat_at(gone).device;
-        for device in self.gang_devices(&self.gang_of(self.seat_at(gone).tenant)) {
-            self.devices[index(device)].dirty |= device != here;
-        }
+        self.stir_gang(self.gang_of(self.seat_at(gone).tenant));
     }
 
     /// Has the devices decide again for which the gang waits.
-    pub(super) fn stir_gang(&mut self, gang: GangKey) {
+    fn stir_gang(&mut self, gang: GangKey) {
         for device in self.gang_devices(&gang) {
             self.devices[index(device)].dirty = true;
         }

@@ -8,18 +8,11 @@ use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId, quantum_of};
 use super::{Arbiter, index};
-use crate::time::config::ALONE_IN_FLIGHT_NS;
 
 impl Arbiter {
     /// True if the lease ends now; renews it if not.
     pub(super) fn end_or_renew(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         let DevicePhase::Held { seat, slot, since, until } = self.devices[index(d)].phase else { return false };
-        if self.devices[index(d)].helps {
-            return self.help_is_over(d, seat, until, now);
-        }
-        if self.ends_together(seat, now) {
-            return true;
-        }
         let terms = self.seat_at(seat).terms;
         let others = self.is_contended(d, seat);
         let accounted = self.seat_at(seat).accounted_ns();
@@ -32,15 +25,10 @@ impl Arbiter {
         }
         // Next to overdue work of others the device counts as shared while this tenant holds it.
         let is_shared = others || !self.devices[index(d)].overdue.is_empty();
-        // A member may keep a lease that nobody waits for although the ceiling is used up. Its own account holds it
-        // back until it may launch again. That account pays for a wait in parts, without which ranks of one collective
-        // would hold each other up for longer in each round. It may owe as much as a tenant that is alone may have
-        // queued: a member that owes more does not keep to its account.
-        if self.seat_at(seat).used_up(now) && (is_shared || !self.seat_at(seat).may_owe(ALONE_IN_FLIGHT_NS, now)) {
+        if self.seat_at(seat).used_up(now) && (is_shared || !self.seat_at(seat).may_owe(now)) {
             return true;
         }
-        let is_waited_for = others || self.devices[index(d)].order.any();
-        if self.slot_at(slot).is_idle() && is_waited_for {
+        if self.slot_at(slot).is_idle() && (others || self.devices[index(d)].order.any()) {
             return true;
         }
         let device = &self.devices[index(d)];
@@ -105,19 +93,11 @@ impl Arbiter {
             return self.collect_gang(d, now, out);
         }
         let Some(seat) = self.pick_seat(d, now, None) else { return false };
-        if self.is_gang(seat) && !self.may_help(seat, now) {
+        if self.is_gang(seat) {
             return self.assemble_gang(d, seat, now, out);
         }
-        self.grant_or_help(d, seat, u64::MAX, now, out);
+        self.grant_lease(d, seat, u64::MAX, now, out);
         true
-    }
-
-    /// Grants the device, at most until `limit`, and only for a moment if late work of the seat's gang needs it.
-    pub(super) fn grant_or_help(&mut self, d: DeviceId, seat: SeatIx, limit: u64, now: u64, out: &mut Vec<Decision>) {
-        let help = self.next_help(seat, now);
-        self.devices[index(d)].helps = help.is_some();
-        let limit = help.map_or(limit, |help| limit.min(now.saturating_add(help)));
-        self.grant_lease(d, seat, limit, now, out);
     }
 
     /// Grants the device, at most until `limit`.
@@ -138,9 +118,6 @@ impl Arbiter {
             (device.last, device.shared_at) = (Some(seat), now);
         }
         self.seat_at_mut(seat).place = SeatPlace::Current;
-        if !self.devices[index(d)].helps {
-            self.note_gang_lease(seat);
-        }
         self.note_wait(seat, now);
         if self.may_open(d, seat, now) {
             self.open(d, seat, out);
@@ -148,7 +125,6 @@ impl Arbiter {
         }
         let Some(slot) = self.seat_at_mut(seat).queue.pop_front() else {
             self.seat_at_mut(seat).place = SeatPlace::Idle;
-            self.devices[index(d)].helps = false;
             return;
         };
         self.devices[index(d)].revoke = false;
@@ -176,8 +152,7 @@ impl Arbiter {
         out: &mut Vec<Decision>,
     ) {
         let device = &self.devices[index(d)];
-        let ceiling = self.seat_at(seat).terms.effective_ceiling().filter(|_| !device.helps);
-        let ceiling = ceiling.map(|limit| (limit, self.seat_at(seat).account));
+        let ceiling = self.seat_at(seat).terms.effective_ceiling().map(|limit| (limit, self.seat_at(seat).account));
         let wide = until == u64::MAX && self.measures_all && self.is_alone(d, seat, now);
         let gate = Gate::Run { lease: device.lease, until, exclusive: !device.is_shared_by(slot, now), ceiling, wide };
         self.tell_gate(slot, gate, out);

@@ -5,7 +5,6 @@
 
 use super::audit::HeldTime;
 use super::device::DevicePhase;
-use super::gang::GangKey;
 use super::seat::{MemberSlot, Seat, SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId, TenantId, Terms};
 use super::{Arbiter, index};
@@ -90,7 +89,6 @@ impl Arbiter {
         if last && self.devices[index(d)].phase.holding_seat() == Some(seat) {
             self.devices[index(d)].phase = DevicePhase::Free;
             self.seat_at_mut(seat).place = SeatPlace::Idle;
-            self.runs_without(seat);
         }
         if self.seat_at(seat).queue.is_empty() || self.seat_at(seat).place == SeatPlace::Overdue {
             self.place_seat(seat, now);
@@ -168,7 +166,6 @@ impl Arbiter {
         if seats.is_empty() {
             self.tenants.remove(&tenant);
             self.set_gang(tenant, None);
-            self.gangs.coupled.remove(&GangKey::Tenant(tenant));
         }
     }
 
@@ -186,7 +183,7 @@ impl Arbiter {
         if matches!(place, SeatPlace::Ready | SeatPlace::Capped(_)) {
             self.place_seat(seat, now);
         }
-        if matches!(place, SeatPlace::Ready | SeatPlace::Capped(_)) {
+        if place == SeatPlace::Ready {
             self.runs_without(seat);
         }
         self.devices[index(device)].dirty = true;

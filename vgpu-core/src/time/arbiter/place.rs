@@ -15,21 +15,20 @@ impl Arbiter {
             return;
         }
         let before = self.take_out(seat);
-        let place = if self.holds_up(seat, now) && !self.may_help(seat, now) {
+        let place = if self.holds_up(seat, now) {
             SeatPlace::Overdue
         } else if self.seat_at(seat).queue.is_empty() {
             let this = self.seat_at_mut(seat);
             // The rest of a paused tenant began with its pause, or before.
             this.slept = this.slept.filter(|_| this.paused).or(Some(now));
             SeatPlace::Idle
-        } else if self.seat_at(seat).used_up(now) && !self.may_help(seat, now) {
+        } else if self.seat_at(seat).used_up(now) {
             SeatPlace::Capped(self.seat_at(seat).refill_time(&self.config).max(now + 1))
         } else {
             SeatPlace::Ready
         };
         let (d, class) = (self.seat_at(seat).device, self.seat_at(seat).terms.class);
         if place == SeatPlace::Ready {
-            self.devices[index(d)].has_helpers |= self.seat_at(seat).used_up(now) || self.holds_up(seat, now);
             self.devices[index(d)].order.note_waiting(class, now);
             if let DevicePhase::Held { seat: holder, .. } = self.devices[index(d)].phase {
                 self.devices[index(d)].revoke |=
@@ -38,8 +37,7 @@ impl Arbiter {
         }
         self.put_back(seat, place);
         self.note_wait(seat, now);
-        let waits = |place: SeatPlace| matches!(place, SeatPlace::Ready | SeatPlace::Capped(_));
-        if waits(before) && core::mem::discriminant(&before) != core::mem::discriminant(&place) {
+        if before == SeatPlace::Ready && place != SeatPlace::Ready {
             self.runs_without(seat);
         }
     }

@@ -86,11 +86,11 @@ impl WaitingGangs {
     }
 
     /// All or nothing: where one of a gang's seats that waited got a lease in this tick, none that waited for another
-    /// device still waits. A help for late work is for one device.
+    /// device still waits.
     fn got_all_or_nothing(&self, desk: &Desk, decisions: &[(SlotId, Gate)]) -> Result<(), String> {
         let arbiter = &desk.arbiter;
-        let device_of = |seat: SeatIx| &arbiter.devices[index(arbiter.seat_at(seat).device)];
-        let has_leases = |seat: &SeatIx| device_of(*seat).phase != DevicePhase::Common;
+        let has_leases =
+            |seat: &SeatIx| arbiter.devices[index(arbiter.seat_at(*seat).device)].phase != DevicePhase::Common;
         let lets_in = |(_, gate): &&(SlotId, Gate)| matches!(gate, Gate::Run { .. } | Gate::Open);
         let granted = decisions.iter().filter(lets_in).map(|(slot, _)| arbiter.slot_at(*slot).seat);
         let granted: Vec<SeatIx> = granted.filter(has_leases).collect();
@@ -99,10 +99,7 @@ impl WaitingGangs {
             let waited = |other: SeatIx| self.0.iter().any(|before| before.0 == other);
             let of_gang = |other: &&SeatIx| arbiter.gang_of(arbiter.seat_at(**other).tenant) == *gang;
             let has_device = granted.iter().filter(of_gang).any(|other| arbiter.seat_at(*other).device == *device);
-            if left
-                && !has_device
-                && granted.iter().filter(of_gang).any(|other| waited(*other) && !device_of(*other).helps)
-            {
+            if left && !has_device && granted.iter().filter(of_gang).any(|other| waited(*other)) {
                 return Err(format!("seat {seat} of {gang:?} still waits for {device:?}, its gang runs: {granted:?}"));
             }
         }
@@ -139,8 +136,7 @@ impl Told {
                 return Err(format!("{slot:?} has an open gate, through which nothing is measured"));
             }
             let Gate::Run { until, wide: true, .. } = *gate else { continue };
-            // A help may have much in flight, since that waits for other devices of the gang.
-            if is_common || arbiter.devices[index(seat.device)].helps {
+            if is_common {
                 continue;
             }
             let others = || {
