@@ -135,8 +135,6 @@ impl Guest {
         } else if let Gate::Run { ceiling: None, .. } = gate {
             self.ceiling = None;
         }
-        let is_wide = matches!(gate, Gate::Run { wide: true, .. });
-        self.keeper.set_limit(if is_wide { vgpu_core::time::config::ALONE_IN_FLIGHT_NS } else { BASE.in_flight });
         if self.gate == Gate::Open && gate != Gate::Open {
             self.shut = now;
         }
