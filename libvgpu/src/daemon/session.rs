@@ -4,7 +4,7 @@
 //! daemon's page sees there that it has ended. Each daemon that comes back adds one session, of which a few pages
 //! were touched.
 
-use core::sync::atomic::{AtomicPtr, Ordering::*};
+use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};
 use shim_sys::memfd::{self, MappedPage};
 use shim_sys::shared_file::out_of_the_way;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
@@ -36,6 +36,10 @@ pub struct Session {
     bell: i32,
     /// Device, inode and mode of the bell, to detect that the program has reused its descriptor number.
     bell_is: (u64, u64, u32),
+    /// Time of the last heartbeat that was found too old, in ns of the daemon's clock.
+    old_beat: AtomicU64,
+    /// When `old_beat` was first found, in ns of this process's clock.
+    old_since: AtomicU64,
 }
 
 /// The current session, leaked so that references to it never end; null: there is none.
@@ -109,7 +113,9 @@ impl Session {
         let bell = file(Descriptor::Bell, "bell")?.try_clone_to_owned().and_then(out_of_the_way);
         let bell = bell.map_err(|e| format!("no descriptor can be kept: {e}"))?;
         let bell_is = file_identity(bell.as_raw_fd()).ok_or("the daemon's bell is no file")?;
-        Ok(Self { welcome, offset, conversation, beat, board, report, bell: bell.into_raw_fd(), bell_is })
+        let bell = bell.into_raw_fd();
+        let (old_beat, old_since) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { welcome, offset, conversation, beat, board, report, bell, bell_is, old_beat, old_since })
     }
 
     /// Wakes the daemon: this tenant wants the device, or has drained it. The bell is one open eventfd for all
@@ -134,15 +140,23 @@ impl Session {
         }
     }
 
-    /// Whether the daemon's heartbeat is recent at `now`, by this process's clock.
+    /// Whether the daemon's heartbeat is recent at `now`, by this process's clock. A heartbeat that is too old counts
+    /// as recent until it has been seen for a moment: the whole host may just have been paused.
     ///
     /// # Cost
     /// Six loads.
     pub fn is_beating(&self, now: u64) -> bool {
-        let beat = self.beat.last_beat();
-        beat.is_some_and(|beat| {
-            beat.epoch == self.welcome.epoch && !loss::is_gone(beat.time, self.to_daemon_clock(now))
-        })
+        let Some(beat) = self.beat.last_beat().filter(|beat| beat.epoch == self.welcome.epoch) else { return false };
+        if !loss::is_gone(beat.time, self.to_daemon_clock(now)) {
+            return true;
+        }
+        if self.old_beat.load(Acquire) != beat.time {
+            // Two threads that find it at once both note about the same moment.
+            self.old_since.store(now, Relaxed);
+            self.old_beat.store(beat.time, Release);
+            return true;
+        }
+        !loss::stays_gone(self.old_since.load(Relaxed), now)
     }
 
     /// Converts a time of this process's clock to the daemon's clock.
@@ -195,5 +209,26 @@ impl PagesSlot {
     pub fn report_slot(&self) -> &'static ReportSlot {
         let session: &'static Session = self.session;
         &session.report.slots[self.index]
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::daemon::test_pages::StandIn;
+    use crate::ffi::clock;
+    use vgpu_core::time::config::{DAEMON_GONE_NS, HOST_RESUME_NS};
+
+    /// Behind a pause of the host, a member may run before its daemon.
+    #[test]
+    fn a_daemon_is_gone_only_if_its_old_heartbeat_was_seen_for_a_while() {
+        let daemon = StandIn::new();
+        let session = daemon.pages_slot().session;
+        let resumed = clock::now() + 2 * DAEMON_GONE_NS;
+        assert!(session.is_beating(resumed), "seen for the first time");
+        assert!(session.is_beating(resumed + HOST_RESUME_NS));
+        assert!(!session.is_beating(resumed + HOST_RESUME_NS + 1));
+        daemon.beat();
+        assert!(session.is_beating(resumed + HOST_RESUME_NS + 2), "another heartbeat, also too old by then");
+        assert!(session.is_beating(clock::now()));
     }
 }

@@ -16,6 +16,7 @@ const MEMBER: u64 = 1;
 
 /// The pages of a member in slot 0, on the daemon's side.
 pub struct StandIn {
+    beat: MappedPage<BeatPage>,
     board: MappedPage<BoardPage>,
     session: &'static Session,
 }
@@ -51,14 +52,19 @@ impl StandIn {
             strict: false,
             descriptors,
         };
-        let ((beat, _), (board, page), (report, _)) = (beat.into_parts(), board.into_parts(), report.into_parts());
+        let ((beat, heart), (board, page), (report, _)) = (beat.into_parts(), board.into_parts(), report.into_parts());
         let session = Session::from_welcome(welcome, 0, 1, &[beat, board, report, bell]).unwrap();
-        Self { board: page, session: session::set_current(Box::new(session)) }
+        Self { beat: heart, board: page, session: session::set_current(Box::new(session)) }
     }
 
     /// The member's slot.
     pub fn pages_slot(&self) -> PagesSlot {
         PagesSlot::new(self.session, 0)
+    }
+
+    /// Writes a heartbeat, now.
+    pub fn beat(&self) {
+        self.beat.make_beat(EPOCH, clock::now());
     }
 
     /// Writes the gate that applies from now on.

@@ -71,6 +71,9 @@ pub const MARKER_INTERVAL_NS: u64 = 250 * US;
 pub const BURST_NS: u64 = 50 * MS;
 /// A daemon without a heartbeat for this long is gone.
 pub const DAEMON_GONE_NS: u64 = 250 * MS;
+/// A member that sees an old heartbeat waits this long for the next one. After a pause of the whole host, the daemon
+/// and its members run again at the same moment, and a member may be first.
+pub const HOST_RESUME_NS: u64 = 50 * MS;
 
 /// A launch whose device time is below this counts as short: the launch call itself takes about as long. An
 /// undisturbed call takes no longer than this.

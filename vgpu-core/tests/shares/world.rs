@@ -79,6 +79,8 @@ pub struct Member {
     pub frozen_until: u64,
     /// It goes on by itself: its daemon is gone, or did not beat for long.
     pub is_lost: bool,
+    /// The heartbeat that it found too old, and when.
+    pub old_beat: (u64, u64),
     /// The gate that the daemon wrote last.
     pub board: Gate,
     /// How long its former slots held the device, in ns.
@@ -184,6 +186,7 @@ impl World {
             partner: None,
             frozen_until: 0,
             is_lost: false,
+            old_beat: (u64::MAX, 0),
             board: gate,
             had_before: HeldTime::default(),
         });
@@ -449,8 +452,12 @@ impl World {
 
     /// Without the daemon a member continues by its own account.
     fn notice_loss(&mut self, m: usize) {
-        let is_gone = loss::is_gone(self.beat, self.now);
+        let mut is_gone = loss::is_gone(self.beat, self.now);
         let member = &mut self.members[m];
+        if is_gone && member.old_beat.0 != self.beat {
+            member.old_beat = (self.beat, self.now);
+        }
+        is_gone &= loss::stays_gone(member.old_beat.1, self.now);
         if member.is_lost && member.slot.is_some() && !is_gone {
             // The daemon only was slow.
             member.is_lost = false;

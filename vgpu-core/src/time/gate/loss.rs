@@ -1,6 +1,6 @@
 //! Rules for a missing daemon: no process hangs, and no process takes time that was promised to others.
 
-use crate::time::config::DAEMON_GONE_NS;
+use crate::time::config::{DAEMON_GONE_NS, HOST_RESUME_NS};
 use crate::units::share::Share;
 
 /// A member's behaviour without the daemon, which the daemon set in advance.
@@ -30,6 +30,13 @@ pub enum AloneMode {
 #[must_use]
 pub const fn is_gone(beat: u64, now: u64) -> bool {
     now.saturating_sub(beat) > DAEMON_GONE_NS
+}
+
+/// True if the daemon is gone for a member that has seen the last heartbeat, already too old, at `seen` for the first
+/// time.
+#[must_use]
+pub const fn stays_gone(seen: u64, now: u64) -> bool {
+    now.saturating_sub(seen) > HOST_RESUME_NS
 }
 
 /// The limit for a member with this floor and ceiling. Without the daemon nobody knows which time is idle. The member
