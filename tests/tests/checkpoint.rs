@@ -237,7 +237,8 @@ fn the_daemon_shows_who_is_suspended_and_holds_back_a_tenant_only_if_all_its_pro
     let mut stranger = world.lab.bare_member();
     stranger.begin();
     let stranger_pid = stranger.pid.to_string();
-    assert_eq!(world.said(&["suspend", &stranger_pid]), (Some(0), String::new()));
+    let (code, words) = world.said(&["suspend", &stranger_pid]);
+    assert!(code == Some(0) && words.contains("the daemon knows 0 of 1 suspended processes"), "{words}");
     assert_eq!(world.suspensions().len(), told.len(), "{:?}", world.suspensions());
     assert_eq!(world.said(&["resume", &stranger_pid]), (Some(0), String::new()));
     assert_eq!(a.errors(), "");
@@ -293,6 +294,12 @@ fn a_daemon_that_restarts_learns_who_was_suspended_meanwhile() {
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
     assert_eq!(world.suspensions(), [("process.suspended".to_owned(), a.pid)]);
     eventually("its tenant is held back", || world.tenant("a")["suspended"] == true);
+    // The next one answers at once, and knows the process only when it has connected again.
+    assert_eq!(world.said(&["resume", &pid]), (Some(0), String::new()));
+    world.daemon.kill();
+    world.daemon.again();
+    assert_eq!(world.said(&["suspend", &pid]), (Some(0), String::new()));
+    eventually("its tenant is held back again", || world.tenant("a")["suspended"] == true);
     world.daemon.kill();
     let (code, words) = world.said(&["resume", &pid]);
     assert!(code == Some(0) && words.contains("the daemon does not know which processes are suspended"), "{words}");

@@ -324,6 +324,9 @@ pub struct ControlAnswer {
     /// The answer to `suspensions`: those of the named processes that are members.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspensions: Option<Vec<SuspensionStatus>>,
+    /// With `suspensions`: true while the daemon has just started, and members of the last one may connect again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub members_may_return: bool,
     /// Hints for the caller of `book`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use vgpu_config::paths;
 use vgpu_control::finding::ProcessId;
+use vgpu_control::tenant::{DaemonRefusal, RefusalKind};
 use vgpu_control::{ControlCommand, ask_daemon};
 use vgpu_output::say;
 
@@ -41,32 +42,40 @@ impl ToldDaemon {
         socket.flatten().collect()
     }
 
-    /// Tells the daemon the driver's state of each process. A daemon that does not answer may be restarting, so it is
-    /// told again for [`TELL_PATIENCE`]. A failure is a note: the processes are changed.
+    /// Tells the daemon the driver's state of each process. If it does not take them over, that is a note: the
+    /// processes are changed.
     pub(super) fn tell_states(&self, pids: &[u32], driver: &mut impl CheckpointDriver) {
+        self.try_telling(pids, driver).iter().for_each(|words| say::print_note(words));
+    }
+
+    /// As [`Self::tell_states`]; returns the note. A daemon that does not answer may be restarting, and to one that has
+    /// just started a process is no member before it has connected again. Both are told again for [`TELL_PATIENCE`].
+    fn try_telling(&self, pids: &[u32], driver: &mut impl CheckpointDriver) -> Option<String> {
         let socket = self.socket.clone().unwrap_or_else(paths::usual_admin_socket);
         let is_named = self.socket.is_some() || paths::named_admin_socket().is_some();
-        let (end, mut was_away) = (Instant::now() + TELL_PATIENCE, false);
+        let (end, mut is_new) = (Instant::now() + TELL_PATIENCE, false);
         loop {
             // A process may have changed since the last attempt.
             let (suspended, running) = read_states(pids, driver);
-            let count = suspended.len() + running.len();
-            if count == 0 {
-                return;
+            if suspended.is_empty() && running.is_empty() {
+                return None;
             }
+            let held: Vec<u32> = suspended.iter().map(|process| process.pid).collect();
             let is_over = Instant::now() >= end;
             match ask_daemon(&socket, &ControlCommand::Suspensions { suspended, running, resuming: Vec::new() }) {
-                // To a daemon that has just started, a process is no member before it has come back.
                 Ok(answer) => {
-                    if !was_away || is_over || answer.suspensions.is_some_and(|known| known.len() == count) {
-                        return;
+                    let known = answer.suspensions.unwrap_or_default();
+                    let is_unknown = |pid: &u32| known.iter().all(|member| member.pid != *pid);
+                    let unknown: Vec<u32> = held.iter().copied().filter(is_unknown).collect();
+                    is_new |= answer.members_may_return;
+                    if unknown.is_empty() || !is_new || is_over {
+                        return shortfall_note(&unknown, held.len());
                     }
                 }
-                Err(why) if is_over || !may_be_restarting(&socket, is_named, &why) => {
-                    failure_note(&socket, is_named, &why).iter().for_each(|words| say::print_note(words));
-                    return;
+                Err(why) if is_over || !may_answer_soon(&socket, is_named, &why) => {
+                    return failure_note(&socket, is_named, &why);
                 }
-                Err(_) => was_away = true,
+                Err(_) => is_new = true,
             }
             thread::sleep(TELL_INTERVAL);
         }
@@ -98,13 +107,28 @@ fn read_states(pids: &[u32], driver: &mut impl CheckpointDriver) -> (Vec<Process
 }
 
 /// True if a daemon may answer soon. One that stops removes its socket, but not the socket's directory.
-fn may_be_restarting(socket: &Path, is_named: bool, why: &io::Error) -> bool {
+fn may_answer_soon(socket: &Path, is_named: bool, why: &io::Error) -> bool {
+    let refusal = why.get_ref().and_then(|cause| cause.downcast_ref::<DaemonRefusal>());
     match why.kind() {
-        // An error of the second kind carries the daemon's own refusal.
-        ErrorKind::PermissionDenied | ErrorKind::Other => false,
+        ErrorKind::PermissionDenied => false,
+        // The daemon's own refusal, or an answer of another version.
+        ErrorKind::Other => refusal.is_some_and(|refusal| refusal.kind == Some(RefusalKind::Busy)),
         ErrorKind::NotFound => is_named || socket.parent().is_some_and(Path::is_dir),
         _ => true,
     }
+}
+
+/// The note about suspended processes that the daemon does not know, of this many; `None`: it knows all.
+fn shortfall_note(unknown: &[u32], count: usize) -> Option<String> {
+    let pids: Vec<String> = unknown.iter().map(u32::to_string).collect();
+    let words = || {
+        format!(
+            "the daemon knows {} of {count} suspended processes; not connected to it: {}",
+            count - unknown.len(),
+            pids.join(", ")
+        )
+    };
+    (!unknown.is_empty()).then(words)
 }
 
 /// The note about a daemon that was not told; `None`: no socket was named, and none is at the usual place.
@@ -126,6 +150,9 @@ fn start_time(stat: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::os::unix::net::{UnixListener, UnixStream};
+
     use super::*;
 
     #[test]
@@ -152,10 +179,71 @@ mod tests {
     fn a_daemon_may_come_back_if_it_left_its_directory_or_was_named_and_one_that_refuses_is_there() {
         let dir = tempfile::tempdir().unwrap();
         let (here, nowhere) = (dir.path().join("admin.sock"), dir.path().join("none/admin.sock"));
-        let comes = |socket: &Path, is_named, kind| may_be_restarting(socket, is_named, &io::Error::from(kind));
+        let comes = |socket: &Path, is_named, kind| may_answer_soon(socket, is_named, &io::Error::from(kind));
         assert!(comes(&here, false, ErrorKind::NotFound) && comes(&nowhere, true, ErrorKind::NotFound));
         assert!(!comes(&nowhere, false, ErrorKind::NotFound));
         assert!(comes(&here, false, ErrorKind::ConnectionRefused) && comes(&here, false, ErrorKind::UnexpectedEof));
         assert!(!comes(&here, true, ErrorKind::PermissionDenied) && !comes(&here, true, ErrorKind::Other));
+        let refused = |kind| {
+            let refusal = DaemonRefusal { words: String::new(), kind };
+            may_answer_soon(&here, true, &io::Error::other(refusal))
+        };
+        assert!(refused(Some(RefusalKind::Busy)) && !refused(Some(RefusalKind::Failed)) && !refused(None));
+    }
+
+    /// A driver whose processes are all suspended.
+    struct AllSuspended;
+
+    impl CheckpointDriver for AllSuspended {
+        fn state(&mut self, _: u32) -> Result<ProcessState, u32> {
+            Ok(ProcessState::Checkpointed)
+        }
+        fn lock(&mut self, _: u32, _: Duration) -> Result<(), u32> {
+            unreachable!("telling changes no process")
+        }
+        fn checkpoint(&mut self, _: u32) -> Result<(), u32> {
+            unreachable!("telling changes no process")
+        }
+        fn restore(&mut self, _: u32) -> Result<(), u32> {
+            unreachable!("telling changes no process")
+        }
+        fn unlock(&mut self, _: u32) -> Result<(), u32> {
+            unreachable!("telling changes no process")
+        }
+    }
+
+    /// The note of a daemon that gives these answers, one to each request, and the number of its requests.
+    fn told_to(answers: &[&str]) -> (Option<String>, usize) {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("admin.sock");
+        let daemon = UnixListener::bind(&socket).unwrap();
+        thread::scope(|scope| {
+            let requests = scope.spawn(move || {
+                let serve = |answer: &&str| {
+                    let (stream, _) = daemon.accept().unwrap();
+                    let mut stream = BufReader::new(stream);
+                    let is_request = stream.read_line(&mut String::new()).unwrap() > 0;
+                    is_request && writeln!(stream.get_mut(), "{answer}").is_ok()
+                };
+                answers.iter().take_while(|answer| serve(answer)).count()
+            });
+            let told = ToldDaemon { socket: Some(socket.clone()) };
+            let note = told.try_telling(&[std::process::id()], &mut AllSuspended);
+            // Ends a daemon that waits for further requests.
+            drop(UnixStream::connect(socket));
+            (note, requests.join().unwrap())
+        })
+    }
+
+    #[test]
+    fn a_process_that_a_new_daemon_does_not_know_yet_is_told_again() {
+        let pid = std::process::id();
+        let known = format!(r#"{{"hello":2,"suspensions":[{{"tenant":"a","pid":{pid},"suspended_since":1}}]}}"#);
+        let unknown = r#"{"hello":2,"suspensions":[]}"#;
+        let just_started = r#"{"hello":2,"suspensions":[],"members_may_return":true}"#;
+        assert_eq!(told_to(&[&known]), (None, 1));
+        assert_eq!(told_to(&[just_started, unknown, &known]), (None, 3));
+        let note = format!("the daemon knows 0 of 1 suspended processes; not connected to it: {pid}");
+        assert_eq!(told_to(&[unknown]), (Some(note), 1), "it has no members that could return");
     }
 }

@@ -82,6 +82,7 @@ impl Reactor {
             ControlCommand::Uncordon { subject } => return take_cordon(self.end_cordon(subject, who), answer),
             ControlCommand::Suspensions { suspended, running, resuming } => {
                 self.note_resuming(resuming, who);
+                answer.members_may_return = self.awaits_members();
                 return answer.suspensions = Some(self.take_suspensions(suspended, running, who));
             }
             ControlCommand::Bookings => return answer.bookings = Some(self.list_bookings()),
