@@ -138,6 +138,21 @@ impl ProofLink {
         Ok(Self { asked, answer, found, asks_driver })
     }
 
+    /// As [`Self::start`], without the thread: a test tells what it found.
+    #[cfg(test)]
+    pub fn without_thread(asks_driver: bool) -> Self {
+        let ((asked, _), (answer, _)) = (UnixStream::pair().unwrap(), sync_channel(1));
+        Self { asked, answer, found: Arc::default(), asks_driver }
+    }
+
+    /// Notes a look at the driver's list, and why it is incomplete.
+    #[cfg(test)]
+    pub fn note_look(&self, processes: &[ProcessId], blind: Option<&str>) {
+        let mut found = self.found.lock();
+        found.listed = ListedProcesses { asked: clock::now(), processes: processes.iter().copied().collect() };
+        found.blind = blind.map(str::to_owned);
+    }
+
     /// Reads the thread's requests: [`ASK_ALL`] asks for all data.
     pub fn take_question(&mut self) -> WakeReason {
         read_questions(&mut self.asked)

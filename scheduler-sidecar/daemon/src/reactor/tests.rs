@@ -11,6 +11,8 @@ use vgpu_config::difference::PlanDifference;
 use vgpu_config::options::Options;
 use vgpu_config::plan::ProofPlan;
 use vgpu_config::schedule::WrittenBooking;
+use vgpu_control::finding::ProcessId;
+use vgpu_core::protocol::wire::Hello;
 use vgpu_policy::cordons::CordonSubject;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::stage::PolicyStage;
@@ -18,8 +20,10 @@ use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 
 use super::*;
 use crate::config::TenantConfig;
+use crate::connection::PeerCredentials;
 use crate::journal::EventLayer;
 use crate::kept_changes::ChangeStore;
+use crate::proof::image::Image;
 use crate::proof::{ListedProcesses, processes};
 use crate::source::PastDeadlines;
 use crate::suspended::SuspendedProcess;
@@ -251,9 +255,18 @@ fn a_tenant_at_rest_is_sampled_without_reading_its_reports() {
     assert_eq!([readings(&mut reactor), readings(&mut reactor)], [1, 0], "b has no policy that follows use");
 }
 
+/// The image of this process, or of a child when it runs its program. `spawn` returns while the kernel still builds the
+/// program's memory.
+fn image_of(pid: u32) -> Image {
+    let own = processes::read_image(std::process::id()).unwrap();
+    let is_its_own = |image: &Image| *image == own || image.program != own.program && image.stack != 0;
+    let read = || processes::read_image(pid).filter(is_its_own);
+    std::iter::repeat_with(read).find_map(|image| image).unwrap()
+}
+
 /// A suspended process of a tenant, of this boot.
 fn suspended(reactor: &Reactor, pid: u32) -> SuspendedProcess {
-    let (image, boot) = (processes::read_image(pid).unwrap(), reactor.added.boot.clone());
+    let (image, boot) = (image_of(pid), reactor.added.boot.clone());
     SuspendedProcess { image, boot, tenant: "a".into(), since: 1, learned: 0, resumed_by: None }
 }
 
@@ -279,6 +292,40 @@ fn the_report_of_a_tenant_ends_no_suspension_where_the_driver_lists_processes() 
     let listed = ListedProcesses { asked: 1, processes: [one.process()].into() };
     reactor.note_listed_processes(&listed);
     assert_eq!(reactor.policies.kept.suspended, []);
+}
+
+/// Connects a process to the first room, as a member that says this ID of its own pid namespace.
+fn connect(reactor: &mut Reactor, pid: u32, pid_inside: u32) -> ProcessId {
+    let (stream, _) = UnixStream::pair().unwrap();
+    let peer = PeerCredentials { pid: Some(pid), uid: 0, gid: 0 };
+    let mut connection = Connection::new(stream.into(), peer, ConnectionSide::Member(FIRST_ROOM), Instant::now());
+    let hello = Hello { pid: pid_inside, version: String::new(), clock: 0 };
+    connection.state = ConnectionState::Registered(hello, Instant::now());
+    connection.member = Some(u64::from(pid));
+    let process = connection.process.unwrap();
+    reactor.connections.insert(FIRST_CONNECTION + u64::from(pid), connection);
+    process
+}
+
+/// Two containers of a tenant have processes with the same ID inside.
+#[test]
+fn a_process_that_the_driver_lists_keeps_its_tenant_from_being_suspended() {
+    let (mut reactor, _dir) = start(&tenant("a", ""));
+    let id = room_of(&reactor, "a");
+    let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+    let at_work = connect(&mut reactor, std::process::id(), 7);
+    connect(&mut reactor, child.id(), 7);
+    reactor.proof = Some(ProofLink::without_thread(true));
+    let is_suspended = |reactor: &mut Reactor, listed: &[ProcessId]| {
+        reactor.proof.as_ref().unwrap().note_look(listed, None);
+        reactor.policies.kept.suspended = vec![suspended(reactor, child.id())];
+        reactor.note_members_changed();
+        reactor.settle_suspensions();
+        reactor.leases.is_suspended(arbiter_number(id))
+    };
+    assert!(is_suspended(&mut reactor, &[]), "the other one uses no device");
+    assert!(!is_suspended(&mut reactor, &[at_work]));
+    child.kill().and_then(|()| child.wait()).unwrap();
 }
 
 /// Each write waits for the disk.
