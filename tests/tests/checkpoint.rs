@@ -264,6 +264,35 @@ fn the_next_daemon_knows_who_is_suspended_until_the_process_ends() {
     assert_eq!(a.errors(), "");
 }
 
+/// A stopped process does not connect again, and nobody but the last daemon knew that it was suspended.
+#[test]
+fn a_suspended_process_that_cannot_come_back_holds_its_tenant_back_under_the_next_daemon() {
+    let mut world = World::start();
+    let mut a = world.member("a");
+    a.ok("launch 1000000");
+    let pid = a.pid.to_string();
+    assert_eq!(world.said(&["suspend", &pid]), (Some(0), String::new()));
+    a.signal(libc::SIGSTOP);
+    world.daemon.kill();
+    world.daemon.again();
+    let tenant = world.tenant("a");
+    assert_eq!((&tenant["suspended"], tenant["members"].as_array().map_or(0, Vec::len)), (&true.into(), 0), "{tenant}");
+    let words = world.daemon.tell(&["resume", "a"]);
+    assert!(words.contains(&format!("suspended processes (1 of 1): {pid} since")), "{words}");
+    a.signal(libc::SIGCONT);
+    assert_eq!(world.said(&["resume", &pid]), (Some(0), String::new()));
+    a.ok("launch 1000000");
+    assert_eq!(world.tenant("a")["suspended"], Value::Null);
+    assert_eq!(a.errors(), "");
+    // A process that ends is forgotten, also while nobody is connected.
+    assert_eq!(world.said(&["suspend", &pid]), (Some(0), String::new()));
+    a.signal(libc::SIGSTOP);
+    world.daemon.kill();
+    a.kill();
+    world.daemon.again();
+    assert_eq!(world.tenant("a")["suspended"], Value::Null);
+}
+
 #[test]
 fn a_process_that_only_asks_nvml_keeps_no_tenant_from_being_suspended() {
     let mut world = World::start();

@@ -255,7 +255,8 @@ pub struct TenantStatus {
     /// True if the tenant launches nothing on any of its devices until it is resumed.
     #[serde(default)]
     pub paused: bool,
-    /// True if all of the tenant's connected processes are suspended, so that it gets no lease and waits for none.
+    /// True if all of the tenant's processes that use a device are suspended, so that it gets no lease and waits for
+    /// none.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub suspended: bool,
     /// Gang whose tenants get their leases together; absent: it is in none.

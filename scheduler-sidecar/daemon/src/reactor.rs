@@ -443,6 +443,7 @@ impl Reactor {
             .chain(ends)
             .chain(self.policies.next_wait())
             .chain(self.evacuated.next_wait())
+            .chain(self.suspensions.next_wait())
             .min()?
             .min(MAX_SLEEP);
         let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);

@@ -336,7 +336,6 @@ impl Reactor {
             return;
         }
         self.owes = false;
-        self.note_members_changed();
         let mut sums = Vec::new();
         let mut changed = Vec::new();
         // Includes tenants whose members have left, for their last usage.

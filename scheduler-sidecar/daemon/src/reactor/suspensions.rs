@@ -4,6 +4,7 @@
 //! the decisions of administrators, so the next daemon knows them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use tracing::info;
 use vgpu_accounting::clock;
@@ -11,12 +12,19 @@ use vgpu_control::SuspensionStatus;
 use vgpu_control::finding::ProcessId;
 
 use super::{Reactor, arbiter_number};
-use crate::connection::{Connection, PeerCredentials};
+use crate::connection::PeerCredentials;
 use crate::proof::{ListedProcesses, ProofLink, processes};
 use crate::suspended::SuspendedProcess;
 
 /// Most processes that a sentence names.
 const MAX_PROCESSES_NAMED: usize = 8;
+
+/// Pause between two looks at the suspended processes.
+const LOOK_PAUSE: Duration = Duration::from_secs(1);
+
+/// Pause before the next look if a suspended tenant rings its bell, which may be the first launch of another process.
+/// A tenant may ring thousands of times a second.
+const LOOK_PAUSE_AFTER_RING: Duration = Duration::from_millis(10);
 
 /// Work that is due for suspended processes. [`crate::kept_changes::KeptChanges`] lists them.
 #[derive(Debug)]
@@ -25,12 +33,29 @@ pub(crate) struct SuspensionState {
     is_stale: bool,
     /// True if the list changed since it was last stored.
     is_unsaved: bool,
+    /// Time of the last look at the suspended processes, and the pause before the next one; `None`: none is suspended.
+    looked: Option<(Instant, Duration)>,
+    /// Members of the last daemon that lived at that look and had not connected again.
+    prior: BTreeSet<ProcessId>,
 }
 
 impl SuspensionState {
-    /// The processes of the last daemon are to be judged.
+    /// The processes of the last daemon are to be looked at.
     pub fn due_at_once() -> Self {
-        Self { is_stale: true, is_unsaved: false }
+        let looked = Some((Instant::now(), Duration::ZERO));
+        Self { is_stale: false, is_unsaved: false, looked, prior: BTreeSet::new() }
+    }
+
+    /// Looks at the suspended processes soon, since a suspended tenant rings: another of its processes may launch.
+    pub fn hurry_look(&mut self) {
+        if let Some((_, pause)) = &mut self.looked {
+            *pause = LOOK_PAUSE_AFTER_RING;
+        }
+    }
+
+    /// Time until the suspended processes must be looked at.
+    pub fn next_wait(&self) -> Option<Duration> {
+        self.looked.map(|(looked, pause)| pause.saturating_sub(looked.elapsed()))
     }
 }
 
@@ -57,6 +82,7 @@ impl Reactor {
             let tenant = ended.map(|ended| ended.tenant).or_else(|| tenants.get(process).cloned());
             told.extend(tenant.map(|tenant| SuspensionStatus { tenant, pid: process.pid, suspended_since: None }));
         }
+        self.look_at_suspended();
         self.settle_suspensions();
         told
     }
@@ -150,33 +176,69 @@ impl Reactor {
         }
     }
 
-    /// Holds back the tenants of which all connected processes that use a device are suspended now, and no others.
-    /// Stores the list if it changed.
+    /// Forgets processes that ended, learns which members of the last daemon live, and has the tenants judged.
+    ///
+    /// # Cost
+    /// Reads /proc for each suspended process. While there is one, also
+    /// [`crate::roster::MemberRoster::living_members`].
+    fn look_at_suspended(&mut self) {
+        self.forget_ended_processes();
+        let is_any = !self.policies.kept.suspended.is_empty();
+        let living = self.roster.living_members().filter(|_| is_any);
+        self.suspensions.prior = living.map(|prior| prior.image.process).collect();
+        self.suspensions.looked = is_any.then(|| (Instant::now(), LOOK_PAUSE));
+        self.suspensions.is_stale |= is_any;
+    }
+
+    /// Holds back the tenants of which all processes that use a device are suspended now, and no others. Stores the
+    /// list if it changed.
     ///
     /// # Cost
     /// Nothing while no process is suspended. Else a look at each connection once a second and after members came or
     /// left, and one more for each tenant with a suspended process.
     pub(super) fn settle_suspensions(&mut self) {
-        if !self.suspensions.is_stale {
-            return;
+        if self.suspensions.next_wait() == Some(Duration::ZERO) {
+            self.look_at_suspended();
         }
-        self.forget_ended_processes();
-        let before = std::mem::replace(&mut self.suspensions, SuspensionState { is_stale: false, is_unsaved: false });
-        if before.is_unsaved {
+        if std::mem::take(&mut self.suspensions.is_unsaved) {
             self.policies.save_or_warn();
         }
-        let kept = self.policies.kept.suspended.iter();
-        let suspended: BTreeSet<ProcessId> = kept.map(SuspendedProcess::process).collect();
-        let is_one = |connection: &Connection| connection.process.is_some_and(|process| suspended.contains(&process));
-        let of_suspended = self.connected_members().filter(|(.., connection)| is_one(connection));
-        let concerned: BTreeSet<u64> = of_suspended.map(|(room, ..)| room).collect();
+        if !std::mem::take(&mut self.suspensions.is_stale) {
+            return;
+        }
+        let kept = &self.policies.kept.suspended;
+        let suspended: BTreeSet<ProcessId> = kept.iter().map(SuspendedProcess::process).collect();
+        let tenants: BTreeSet<&str> = kept.iter().map(|one| one.tenant.as_str()).collect();
+        let is_one = |process: &Option<ProcessId>| process.is_some_and(|process| suspended.contains(&process));
+        let of_suspended = self.connected_members().filter(|(.., connection)| is_one(&connection.process));
+        let mut concerned: BTreeSet<u64> = of_suspended.map(|(room, ..)| room).collect();
+        let named = self.rooms.iter().filter(|(_, room)| tenants.contains(room.tenant.name.as_str()));
+        concerned.extend(named.map(|(id, _)| *id));
+        let is_suspended = |id: &u64| {
+            let users = self.processes_on_devices(*id);
+            !users.is_empty() && users.iter().all(is_one)
+        };
+        let judged: Vec<(u64, bool)> =
+            self.rooms.keys().map(|id| (*id, concerned.contains(id) && is_suspended(id))).collect();
         let now = clock::now();
-        for id in self.rooms.keys() {
-            let is_suspended = concerned.contains(id) && self.device_users(*id).all(is_one);
-            if self.leases.set_suspended(arbiter_number(*id), is_suspended, now) {
-                self.policies.needs.note_changed(*id);
+        for (id, is_suspended) in judged {
+            if self.leases.set_suspended(arbiter_number(id), is_suspended, now) {
+                self.policies.needs.note_changed(id);
             }
         }
+    }
+
+    /// The processes of a tenant that use a device; `None`: one that the daemon cannot see. Suspended ones belong to it
+    /// before they have connected to this daemon, and so do all living members of the last one.
+    fn processes_on_devices(&self, id: u64) -> BTreeSet<Option<ProcessId>> {
+        let Some(name) = self.rooms.get(&id).map(|room| room.tenant.name.as_str()) else { return BTreeSet::new() };
+        let connected: BTreeSet<ProcessId> =
+            self.connected_members().filter_map(|(.., connection)| connection.process).collect();
+        let kept = self.policies.kept.suspended.iter().filter(|one| one.tenant == name).map(SuspendedProcess::process);
+        let prior = self.roster.prior_members().filter(|prior| prior.tenant == name).map(|prior| prior.image.process);
+        let prior = prior.filter(|process| self.suspensions.prior.contains(process));
+        let away = kept.chain(prior).filter(|process| !connected.contains(process));
+        self.device_users(id).map(|connection| connection.process).chain(away.map(Some)).collect()
     }
 
     /// Time since which a process is suspended, in seconds since 1970; `None`: it is not.
@@ -187,12 +249,10 @@ impl Reactor {
 
     /// A sentence about the suspended processes of a tenant; `None`: it has none.
     pub(super) fn suspension_words(&self, id: u64) -> Option<String> {
-        let mut all: Vec<(i64, u32)> = Vec::new();
-        let mut members = 0;
-        for connection in self.device_users(id) {
-            members += 1;
-            all.extend(connection.process.and_then(|process| Some((self.suspended_since(process)?, process.pid))));
-        }
+        let members = self.processes_on_devices(id);
+        let named = members.iter().flatten();
+        let mut all: Vec<(i64, u32)> =
+            named.filter_map(|process| Some((self.suspended_since(*process)?, process.pid))).collect();
         all.sort_unstable();
         let named = all.iter().take(MAX_PROCESSES_NAMED);
         let mut named: Vec<String> =
@@ -200,7 +260,7 @@ impl Reactor {
         if all.len() > named.len() {
             named.push(format!("{} more", all.len() - named.len()));
         }
-        let words = || format!("suspended processes ({} of {members}): {}", all.len(), named.join(", "));
+        let words = || format!("suspended processes ({} of {}): {}", all.len(), members.len(), named.join(", "));
         (!all.is_empty()).then(words)
     }
 
@@ -219,4 +279,21 @@ fn log_resumed(ended: &SuspendedProcess, who: Option<PeerCredentials>, why: Opti
     let SuspendedProcess { tenant, since, .. } = ended;
     let (pid, by_uid, by_pid) = (ended.process().pid, who.map(|who| who.uid), who.and_then(|who| who.pid));
     info!(kind = "process.resumed", %tenant, pid, by_uid, by_pid, since, why, "a process is on its devices again");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each look reads /proc.
+    #[test]
+    fn a_suspended_tenant_that_rings_without_end_causes_few_looks() {
+        let last = Instant::now() + Duration::from_secs(3_600);
+        let mut state = SuspensionState { looked: Some((last, LOOK_PAUSE)), ..SuspensionState::due_at_once() };
+        assert_eq!((state.next_wait(), state.is_stale), (Some(LOOK_PAUSE), false));
+        for _ in 0..100 {
+            state.hurry_look();
+            assert_eq!((state.next_wait(), state.is_stale), (Some(LOOK_PAUSE_AFTER_RING), false));
+        }
+    }
 }

@@ -18,6 +18,7 @@ use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 
+use super::suspensions::SuspensionState;
 use super::*;
 use crate::config::TenantConfig;
 use crate::connection::PeerCredentials;
@@ -328,6 +329,34 @@ fn a_process_that_the_driver_lists_keeps_its_tenant_from_being_suspended() {
     child.kill().and_then(|()| child.wait()).unwrap();
 }
 
+#[test]
+fn a_suspended_process_counts_before_it_has_come_back_and_so_do_the_other_members_of_the_last_daemon() {
+    let (mut reactor, dir) = start(&tenant("a", ""));
+    let id = room_of(&reactor, "a");
+    let mut child = std::process::Command::new("sleep").arg("20").spawn().unwrap();
+    let one = suspended(&reactor, child.id());
+    let is_suspended = |reactor: &mut Reactor| {
+        reactor.policies.kept.suspended = vec![one.clone()];
+        reactor.suspensions = SuspensionState::due_at_once();
+        reactor.settle_suspensions();
+        reactor.leases.is_suspended(arbiter_number(id))
+    };
+    assert!(is_suspended(&mut reactor), "nobody else is known");
+    assert!(reactor.suspension_words(id).unwrap().starts_with("suspended processes (1 of 1)"));
+    let mut last = MemberRoster::open(Some(dir.path()));
+    last.rewrite_file(std::iter::empty(), std::iter::empty());
+    last.note_joined("a", &one.image);
+    reactor.roster = MemberRoster::open(Some(dir.path()));
+    assert!(is_suspended(&mut reactor));
+    last.note_joined("a", &image_of(std::process::id()));
+    reactor.roster = MemberRoster::open(Some(dir.path()));
+    assert!(!is_suspended(&mut reactor), "another one may launch");
+    connect(&mut reactor, std::process::id(), 7);
+    assert!(is_suspended(&mut reactor), "it came back and uses no device");
+    child.kill().and_then(|()| child.wait()).unwrap();
+    assert!(!is_suspended(&mut reactor), "it ended");
+}
+
 /// Each write waits for the disk.
 #[test]
 fn suspensions_that_end_together_are_stored_once() {
@@ -345,10 +374,9 @@ fn suspensions_that_end_together_are_stored_once() {
     assert_eq!((reactor.policies.kept.suspended.as_slice(), stored().len()), (&all[2..], 4), "not each one");
     reactor.settle_suspensions();
     assert_eq!(stored(), all[2..]);
-    // One that ended is forgotten at the next look at the tenants' use, whatever members do.
+    // One that ended is forgotten at the next look, whatever members do.
     children.iter_mut().for_each(|child| child.kill().and_then(|()| child.wait()).map(drop).unwrap());
-    reactor.owes = true;
-    reactor.look_back();
+    reactor.suspensions = SuspensionState::due_at_once();
     reactor.settle_suspensions();
     assert_eq!((reactor.policies.kept.suspended.len(), stored().len()), (0, 0));
 }

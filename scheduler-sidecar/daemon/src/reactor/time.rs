@@ -172,7 +172,7 @@ impl Reactor {
         }
         // A member that launches for the first time counts from now on.
         if self.leases.is_suspended(arbiter_number(id)) {
-            self.note_members_changed();
+            self.suspensions.hurry_look();
         }
         // The event was consumed before the launch requests are read, so a ring in between is a new event.
         if let RingOutcome::At(moment) = self.leases.hear_bell(arbiter_number(id), clock::now()) {
