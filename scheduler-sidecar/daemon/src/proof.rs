@@ -101,6 +101,7 @@ pub struct ProofLink {
     asked: UnixStream,
     answer: SyncSender<RegisteredMembers>,
     found: Arc<Mutex<FoundSoFar>>,
+    /// True if the thread asks the driver for the processes on its devices.
     asks_driver: bool,
 }
 
@@ -163,6 +164,7 @@ impl ProofLink {
         let mut found = self.found.lock();
         found.blind = Some("the thread that looks for processes ended; restart the daemon".into());
         found.lost.clear();
+        found.listed = ListedProcesses::default();
     }
 
     /// Sends the registered members to the thread.
@@ -201,10 +203,11 @@ impl ProofLink {
         self.found.lock().uncharged.clone()
     }
 
-    /// True if the thread asks the driver for the processes on its devices.
+    /// True if the driver tells which processes are on its devices: the thread asks it, and the last look succeeded or
+    /// the first one is still to come.
     #[must_use]
-    pub fn asks_driver(&self) -> bool {
-        self.asks_driver
+    pub fn hears_driver(&self) -> bool {
+        self.asks_driver && self.why_blind().is_none()
     }
 
     /// The processes that the driver listed at the last look; none if it does not answer.

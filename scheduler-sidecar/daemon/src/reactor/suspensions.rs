@@ -116,9 +116,9 @@ impl Reactor {
     }
 
     /// Notes that a process did device time, as its tenant reports. A suspended process that works was resumed by
-    /// another program. If the driver is asked for its processes, only its list counts.
+    /// another program. While the driver tells which processes are on its devices, only its list counts.
     pub(super) fn note_work_of_suspended(&mut self, id: u64, pid: u32) {
-        if self.proof.as_ref().is_some_and(ProofLink::asks_driver) {
+        if self.proof.as_ref().is_some_and(ProofLink::hears_driver) {
             return;
         }
         let now = clock::now();

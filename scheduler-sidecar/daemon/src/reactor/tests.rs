@@ -9,7 +9,6 @@ use vgpu_accounting::clock;
 use vgpu_config::change::{TermsChange, WrittenChange};
 use vgpu_config::difference::PlanDifference;
 use vgpu_config::options::Options;
-use vgpu_config::plan::ProofPlan;
 use vgpu_config::schedule::WrittenBooking;
 use vgpu_control::finding::ProcessId;
 use vgpu_core::protocol::wire::Hello;
@@ -281,14 +280,19 @@ fn the_report_of_a_tenant_ends_no_suspension_where_the_driver_lists_processes() 
         reactor.note_work_of_suspended(id, pid);
         reactor.policies.kept.suspended.is_empty()
     };
-    let check = |driver| {
-        let plan = ProofPlan { driver, ..ProofPlan::default() };
-        Some(ProofLink::start(plan, DeviceNames::new()).unwrap())
-    };
+    let look = |reactor: &Reactor, blind| reactor.proof.as_ref().unwrap().note_look(&[], blind);
     assert!(is_over(&mut reactor), "nothing else tells it");
-    reactor.proof = check(false);
+    reactor.proof = Some(ProofLink::without_thread(false));
     assert!(is_over(&mut reactor), "the check looks at /proc alone");
-    reactor.proof = check(true);
+    reactor.proof = Some(ProofLink::without_thread(true));
+    assert!(!is_over(&mut reactor), "the first look is still to come");
+    look(&reactor, Some("NVML does not answer"));
+    assert!(is_over(&mut reactor), "there is no list");
+    look(&reactor, None);
+    assert!(!is_over(&mut reactor));
+    reactor.proof.as_ref().unwrap().is_gone();
+    assert!(is_over(&mut reactor), "no list comes any more");
+    look(&reactor, None);
     assert!(!is_over(&mut reactor));
     let listed = ListedProcesses { asked: 1, processes: [one.process()].into() };
     reactor.note_listed_processes(&listed);
