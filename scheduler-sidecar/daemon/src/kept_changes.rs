@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
+use tracing::warn;
 use vgpu_config::schedule::WrittenBooking;
 use vgpu_policy::cordons::Cordon;
 use vgpu_policy::overrides::TermsOverride;
@@ -30,8 +32,24 @@ pub struct KeptChanges {
     #[serde(default)]
     pub labels: BTreeMap<String, BTreeMap<String, String>>,
     /// Processes that are suspended.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "read_suspended")]
     pub suspended: Vec<SuspendedProcess>,
+}
+
+/// Reads the suspended processes one by one, so that a daemon of another version loses only those that it does not
+/// understand, and no decision of an administrator. `vgpu-checkpoint suspend` tells them again.
+fn read_suspended<'de, D: Deserializer<'de>>(reader: D) -> Result<Vec<SuspendedProcess>, D::Error> {
+    let written = match Value::deserialize(reader)? {
+        Value::Array(all) => all,
+        other => vec![other],
+    };
+    let read = |one: Value| {
+        let words = one.to_string();
+        let lost =
+            |why| warn!(%why, one = words, "a suspended process in changes.json cannot be read and is forgotten");
+        serde_json::from_value(one).map_err(lost).ok()
+    };
+    Ok(written.into_iter().filter_map(read).collect())
 }
 
 /// The file of the decisions.
@@ -99,7 +117,16 @@ mod tests {
         };
         store.save(&kept).unwrap();
         assert_eq!(ChangeStore::below(&dir.path().join("state")).read_all(), kept);
-        std::fs::write(dir.path().join("state/changes.json"), "{").unwrap();
+        let file = dir.path().join("state/changes.json");
+        let mut other: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        let suspended = other["suspended"].as_array_mut().unwrap();
+        suspended.extend([serde_json::json!({"pid": 8}), 9.into()]);
+        std::fs::write(&file, other.to_string()).unwrap();
+        assert_eq!(store.read_all(), kept, "only what another version wrote is lost");
+        other["suspended"] = serde_json::json!({"8": "b"});
+        std::fs::write(&file, other.to_string()).unwrap();
+        assert_eq!(store.read_all(), KeptChanges { suspended: vec![], ..kept });
+        std::fs::write(file, "{").unwrap();
         assert_eq!(store.read_all(), KeptChanges::default());
         assert_eq!(std::fs::read_to_string(dir.path().join("state/changes.unreadable")).unwrap(), "{");
     }
