@@ -15,7 +15,7 @@
 //! -> {"hello":2,"ask":"add","section":{"name":"a","gpu":"0.25"},"pid":71}
 //!                                                        <- {"hello":2,"tenant":{...}}
 //! -> {"hello":2,"ask":"remove","tenant":"a"}             <- {"hello":2,"tenant":{...}}
-//! -> {"hello":2,"ask":"suspensions","suspended":[{"pid":71,"began":9}],"running":[]}
+//! -> {"hello":2,"ask":"suspensions","suspended":[{"pid":71,"began":9}],"read":8000000000}
 //!                                                        <- {"hello":2,"suspensions":[...]}
 //! -> {"hello":2,"ask":"queue"}                           <- {"hello":2,"queue":{...}}
 //! -> {"hello":2,"ask":"explain","tenant":"a"}            <- {"hello":2,"explained":[...]}
@@ -162,17 +162,7 @@ pub enum ControlCommand {
     },
     /// Tells which processes are off their devices and which run there, after `vgpu-checkpoint` moved them, and which
     /// it is about to move back. Processes that are members of no tenant are ignored.
-    Suspensions {
-        /// Processes whose memory is on the host and whose calls wait.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        suspended: Vec<ProcessId>,
-        /// Processes whose calls are answered.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        running: Vec<ProcessId>,
-        /// Suspended processes that the caller begins to resume.
-        #[serde(default, skip_serializing_if = "Vec::is_empty")]
-        resuming: Vec<ProcessId>,
-    },
+    Suspensions(SuspensionReport),
     /// Adds a tenant without changing the file; the same request again changes nothing.
     Add {
         /// Settings of the tenant.
@@ -250,6 +240,25 @@ pub struct SubjectName {
     /// True: the name is a tenant's, also if a device has it.
     #[serde(default)]
     pub is_tenant: bool,
+}
+
+/// States of processes, as `vgpu-checkpoint` read them from the driver.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SuspensionReport {
+    /// Processes whose memory is on the host and whose calls wait.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub suspended: Vec<ProcessId>,
+    /// Processes whose calls are answered.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub running: Vec<ProcessId>,
+    /// Suspended processes that the caller begins to resume.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resuming: Vec<ProcessId>,
+    /// Time before the states were read, in ns of the host's monotonic clock. A report is ignored for a process of which
+    /// a later one arrived before; 0: the report was made now.
+    #[serde(default)]
+    pub read: u64,
 }
 
 /// How members are asked to end.

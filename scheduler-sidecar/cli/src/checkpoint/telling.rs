@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use vgpu_accounting::clock;
 use vgpu_config::paths;
 use vgpu_control::finding::ProcessId;
 use vgpu_control::tenant::{DaemonRefusal, RefusalKind};
-use vgpu_control::{ControlCommand, ask_daemon};
+use vgpu_control::{ControlCommand, SuspensionReport, ask_daemon};
 use vgpu_output::say;
 
 use super::steps::{CheckpointDriver, ProcessState};
@@ -56,13 +57,13 @@ impl ToldDaemon {
         let (end, mut is_new) = (Instant::now() + TELL_PATIENCE, false);
         loop {
             // A process may have changed since the last attempt.
-            let (suspended, running) = read_states(pids, driver);
-            if suspended.is_empty() && running.is_empty() {
+            let report = read_states(pids, driver);
+            if report.suspended.is_empty() && report.running.is_empty() {
                 return None;
             }
-            let held: Vec<u32> = suspended.iter().map(|process| process.pid).collect();
+            let held: Vec<u32> = report.suspended.iter().map(|process| process.pid).collect();
             let is_over = Instant::now() >= end;
-            match ask_daemon(&socket, &ControlCommand::Suspensions { suspended, running, resuming: Vec::new() }) {
+            match ask_daemon(&socket, &ControlCommand::Suspensions(report)) {
                 Ok(answer) => {
                     let known = answer.suspensions.unwrap_or_default();
                     let is_unknown = |pid: &u32| known.iter().all(|member| member.pid != *pid);
@@ -86,24 +87,24 @@ impl ToldDaemon {
     pub(super) fn announce_resume(&self, pids: &[u32]) {
         let socket = self.socket.clone().unwrap_or_else(paths::usual_admin_socket);
         let resuming = pids.iter().filter_map(|pid| read_process(*pid)).collect();
-        let told = ControlCommand::Suspensions { suspended: Vec::new(), running: Vec::new(), resuming };
-        let _ = ask_daemon(&socket, &told);
+        let report = SuspensionReport { resuming, ..SuspensionReport::default() };
+        let _ = ask_daemon(&socket, &ControlCommand::Suspensions(report));
     }
 }
 
 /// The suspended ones among these processes, and those that run.
-fn read_states(pids: &[u32], driver: &mut impl CheckpointDriver) -> (Vec<ProcessId>, Vec<ProcessId>) {
-    let (mut suspended, mut running) = (Vec::new(), Vec::new());
+fn read_states(pids: &[u32], driver: &mut impl CheckpointDriver) -> SuspensionReport {
+    let mut report = SuspensionReport { read: clock::now(), ..SuspensionReport::default() };
     for pid in pids {
         let list = match driver.state(*pid) {
-            Ok(ProcessState::Checkpointed) => &mut suspended,
-            Ok(ProcessState::Running) => &mut running,
+            Ok(ProcessState::Checkpointed) => &mut report.suspended,
+            Ok(ProcessState::Running) => &mut report.running,
             // A locked process is between both, and a failed one has no work.
             _ => continue,
         };
         list.extend(read_process(*pid));
     }
-    (suspended, running)
+    report
 }
 
 /// True if a daemon may answer soon. One that stops removes its socket, but not the socket's directory.

@@ -80,10 +80,9 @@ impl Reactor {
                 return take_cordon(self.begin_cordon(subject, *evacuation, lasting, who), answer);
             }
             ControlCommand::Uncordon { subject } => return take_cordon(self.end_cordon(subject, who), answer),
-            ControlCommand::Suspensions { suspended, running, resuming } => {
-                self.note_resuming(resuming, who);
+            ControlCommand::Suspensions(report) => {
                 answer.members_may_return = self.awaits_members();
-                return answer.suspensions = Some(self.take_suspensions(suspended, running, who));
+                return answer.suspensions = Some(self.take_suspensions(report, who));
             }
             ControlCommand::Bookings => return answer.bookings = Some(self.list_bookings()),
             ControlCommand::Cancel { booking } => return take_bookings(self.cancel_booking(booking, who), answer),

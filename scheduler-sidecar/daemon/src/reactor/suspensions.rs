@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use tracing::info;
 use vgpu_accounting::clock;
-use vgpu_control::SuspensionStatus;
 use vgpu_control::finding::ProcessId;
+use vgpu_control::{SuspensionReport, SuspensionStatus};
 
 use super::{Reactor, arbiter_number};
 use crate::connection::PeerCredentials;
@@ -37,13 +37,24 @@ pub(crate) struct SuspensionState {
     looked: Option<(Instant, Duration)>,
     /// Members of the last daemon that lived at that look and had not connected again.
     prior: BTreeSet<ProcessId>,
+    /// Time at which the state of each member that counts was read from the driver, in ns.
+    read: BTreeMap<ProcessId, u64>,
 }
 
 impl SuspensionState {
     /// The processes of the last daemon are to be looked at.
     pub fn due_at_once() -> Self {
         let looked = Some((Instant::now(), Duration::ZERO));
-        Self { is_stale: false, is_unsaved: false, looked, prior: BTreeSet::new() }
+        Self { is_stale: false, is_unsaved: false, looked, prior: BTreeSet::new(), read: BTreeMap::new() }
+    }
+
+    /// True if no state of the process that was read later has arrived. Two programs that change a process one after the
+    /// other may be heard in the other order.
+    fn is_news(&mut self, process: ProcessId, read: u64) -> bool {
+        let last = self.read.entry(process).or_default();
+        let is_news = read >= *last;
+        *last = read.max(*last);
+        is_news
     }
 
     /// Looks at the suspended processes soon, since a suspended tenant rings: another of its processes may launch.
@@ -61,53 +72,56 @@ impl SuspensionState {
 
 impl Reactor {
     /// Takes over which processes are suspended and which run, as far as they are members, also of the last daemon.
+    /// Returns how those count now.
     pub(super) fn take_suspensions(
         &mut self,
-        suspended: &[ProcessId],
-        running: &[ProcessId],
+        report: &SuspensionReport,
         who: PeerCredentials,
     ) -> Vec<SuspensionStatus> {
         self.forget_ended_processes();
+        self.note_resuming(&report.resuming, who);
         let tenants = self.tenants_by_process();
+        let read = report_time(report.read, clock::now());
+        let suspended = report.suspended.iter().map(|process| (*process, true));
         let mut told = Vec::new();
-        for process in suspended {
-            let Some(tenant) = tenants.get(process).cloned() else { continue };
-            let Some(since) = self.begin_suspension(*process, &tenant, who) else { continue };
-            told.push(SuspensionStatus { tenant, pid: process.pid, suspended_since: Some(since) });
-        }
-        for process in running {
+        for (process, is_suspended) in suspended.chain(report.running.iter().map(|process| (*process, false))) {
             // One of a daemon before this one may not have come back, and may run without the check that lists it.
-            let ended = self.end_suspension(*process);
-            ended.iter().for_each(|ended| log_resumed(ended, Some(who), None));
-            let tenant = ended.map(|ended| ended.tenant).or_else(|| tenants.get(process).cloned());
-            told.extend(tenant.map(|tenant| SuspensionStatus { tenant, pid: process.pid, suspended_since: None }));
+            let kept = || self.policies.kept.suspended.iter().find(|one| one.process() == process);
+            let tenant = tenants.get(&process).or_else(|| kept().map(|one| &one.tenant));
+            let Some(tenant) = tenant.cloned() else { continue };
+            match is_suspended {
+                _ if !self.suspensions.is_news(process, read) => {}
+                true => self.begin_suspension(process, &tenant, who),
+                false => {
+                    self.end_suspension(process).iter().for_each(|ended| log_resumed(ended, Some(who), None));
+                }
+            }
+            told.push(SuspensionStatus { tenant, pid: process.pid, suspended_since: self.suspended_since(process) });
         }
+        self.suspensions.read.retain(|process, _| tenants.contains_key(process));
         self.look_at_suspended();
         self.settle_suspensions();
         told
     }
 
-    /// Puts a process on the list, if it is not there. Returns the time since which it is suspended, in seconds since
-    /// 1970; `None`: it has ended.
-    fn begin_suspension(&mut self, process: ProcessId, tenant: &str, who: PeerCredentials) -> Option<i64> {
+    /// Puts a process on the list, if it is not there and has not ended.
+    fn begin_suspension(&mut self, process: ProcessId, tenant: &str, who: PeerCredentials) {
         let learned = clock::now();
         if let Some(known) = self.find_suspended(process) {
-            (known.learned, known.resumed_by) = (learned, None);
-            return Some(known.since);
+            return (known.learned, known.resumed_by) = (learned, None);
         }
-        let image = processes::read_image(process.pid).filter(|image| image.process == process)?;
+        let Some(image) = processes::read_image(process.pid).filter(|image| image.process == process) else { return };
         let (boot, since) = (self.added.boot.clone(), clock::unix_seconds());
         let (pid, by_uid, by_pid) = (process.pid, who.uid, who.pid);
         info!(kind = "process.suspended", tenant, pid, by_uid, by_pid, "a process was moved off its devices");
         let one = SuspendedProcess { image, boot, tenant: tenant.to_owned(), since, learned, resumed_by: None };
         self.policies.kept.suspended.push(one);
         (self.suspensions.is_stale, self.suspensions.is_unsaved) = (true, true);
-        Some(since)
     }
 
     /// Notes that a program is about to resume these processes. The driver may list the first one before the last one
     /// is there.
-    pub(super) fn note_resuming(&mut self, processes: &[ProcessId], who: PeerCredentials) {
+    fn note_resuming(&mut self, processes: &[ProcessId], who: PeerCredentials) {
         for process in processes {
             if let Some(known) = self.find_suspended(*process) {
                 known.resumed_by = Some(who);
@@ -272,6 +286,12 @@ impl Reactor {
             .filter_map(|(id, _, connection)| Some((connection.process?, self.rooms.get(&id)?.tenant.name.clone())));
         prior.chain(connected).collect()
     }
+}
+
+/// The time at which states were read, as reported at `now`, in ns. A program in another time namespace may be ahead, and
+/// must not outdate the next report.
+fn report_time(read: u64, now: u64) -> u64 {
+    if read == 0 { now } else { read.min(now) }
 }
 
 /// Tells that a process is on its devices again. `who` resumed it; else `why` says how the daemon knows it.

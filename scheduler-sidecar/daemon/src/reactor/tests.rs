@@ -10,6 +10,7 @@ use vgpu_config::change::{TermsChange, WrittenChange};
 use vgpu_config::difference::PlanDifference;
 use vgpu_config::options::Options;
 use vgpu_config::schedule::WrittenBooking;
+use vgpu_control::SuspensionReport;
 use vgpu_control::finding::ProcessId;
 use vgpu_core::protocol::wire::Hello;
 use vgpu_policy::cordons::CordonSubject;
@@ -359,6 +360,29 @@ fn a_suspended_process_counts_before_it_has_come_back_and_so_do_the_other_member
     assert!(is_suspended(&mut reactor), "it came back and uses no device");
     child.kill().and_then(|()| child.wait()).unwrap();
     assert!(!is_suspended(&mut reactor), "it ended");
+}
+
+/// Two programs suspend and resume a process one after the other, and the first one is heard last.
+#[test]
+fn an_older_state_of_a_process_that_is_heard_later_changes_nothing() {
+    let (mut reactor, _dir) = start(&tenant("a", ""));
+    let process = connect(&mut reactor, std::process::id(), 7);
+    let who = PeerCredentials { pid: None, uid: 0, gid: 0 };
+    let mut hear = |is_suspended: bool, read| {
+        let (mut suspended, mut running) = (vec![process], vec![]);
+        if !is_suspended {
+            std::mem::swap(&mut suspended, &mut running);
+        }
+        let told = reactor.take_suspensions(&SuspensionReport { suspended, running, read, resuming: vec![] }, who);
+        let [told] = told.as_slice() else { panic!("{told:?}") };
+        told.suspended_since.is_some()
+    };
+    assert!(hear(true, 20));
+    assert!(hear(false, 10), "it was read before");
+    assert!(!hear(false, 30));
+    assert!(!hear(true, 20), "it was read before");
+    assert!(hear(true, u64::MAX), "by a program whose clock is ahead");
+    assert!(!hear(false, clock::now()) && hear(true, 0));
 }
 
 /// Each write waits for the disk.
