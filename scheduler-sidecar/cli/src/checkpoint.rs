@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use clap::{Parser, Subcommand};
 use serde::Serialize;
 use steps::{CheckpointDriver, Operation, ProcessState};
-use telling::ToldDaemon;
+use telling::{LockedProcesses, ToldDaemon};
 use vgpu_output::say::{self, EXIT_FINDINGS, Failure};
 
 /// A process could be led neither forward nor back.
@@ -131,7 +131,7 @@ impl CheckpointOptions {
                 if !told_done() {
                     let mut driver = load()?;
                     lead_back(operation, &pids, &mut driver);
-                    daemon.tell_states(&pids, &mut driver);
+                    daemon.tell_states(&pids, LockedProcesses::Own, &mut driver);
                 }
                 Ok(ExitCode::SUCCESS)
             }
@@ -183,7 +183,7 @@ fn change(
     let to_change = match steps::select_processes(operation, pids, driver) {
         Ok(to_change) if !to_change.is_empty() => to_change,
         selected => {
-            daemon.tell_states(pids, driver);
+            daemon.tell_states(pids, LockedProcesses::OfOthers, driver);
             return selected.map(|_| ExitCode::SUCCESS).map_err(refused);
         }
     };
@@ -198,7 +198,7 @@ fn change(
     let pause = || std::thread::sleep(RETRY_INTERVAL);
     let changed = steps::change_all(operation, &to_change, driver, remaining, pause);
     // If this program is killed before the daemon knows, the guard leads the processes back and tells the daemon.
-    daemon.tell_states(pids, driver);
+    daemon.tell_states(pids, LockedProcesses::Own, driver);
     guard.dismiss();
     match changed {
         Ok(()) => Ok(ExitCode::SUCCESS),

@@ -86,7 +86,10 @@ pub const EVENT_KINDS: &[EventKind] = &[
         "an administrative request was refused: its user may not ask, or the daemon does \
          not understand it",
     ),
-    audited_kind("process.suspended", "a process was moved off its devices (vgpu-checkpoint), and launches nothing"),
+    audited_kind(
+        "process.suspended",
+        "a process was moved off its devices (vgpu-checkpoint), or stays `locked` on them, and launches nothing",
+    ),
     audited_kind(
         "process.resumed",
         "a suspended process is on its devices again; `why` says it if nobody resumed it here",

@@ -249,14 +249,18 @@ pub struct SuspensionReport {
     /// Processes whose memory is on the host and whose calls wait.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub suspended: Vec<ProcessId>,
+    /// Processes whose calls wait and whose memory is on the device: the caller could lead them neither forward nor
+    /// back.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub locked: Vec<ProcessId>,
     /// Processes whose calls are answered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub running: Vec<ProcessId>,
     /// Suspended processes that the caller begins to resume.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resuming: Vec<ProcessId>,
-    /// Time before the states were read, in ns of the host's monotonic clock. A report is ignored for a process of which
-    /// a later one arrived before; 0: the report was made now.
+    /// Time before the states were read, in ns of the host's monotonic clock. A report is ignored for a process of
+    /// which a later one arrived before; 0: the report was made now.
     #[serde(default)]
     pub read: u64,
 }

@@ -105,6 +105,7 @@ mod tests {
             boot: "b".into(),
             tenant: "a".into(),
             since: 5,
+            is_locked: true,
             learned: 0,
             resumed_by: None,
         };

@@ -3,7 +3,7 @@
 //! The daemon cannot ask the driver for the state of a process, because it loads no driver of CUDA. It believes the
 //! program that changed the state. It forgets a suspension when NVML lists the process on a device, and when the
 //! process runs another program. Only while the daemon has no list of NVML does it take finished work as a sign, which
-//! is the tenant's own report.
+//! is the tenant's own report. A process that stayed locked is on NVML's list all the time, so its sign is finished work.
 
 use serde::{Deserialize, Serialize};
 use vgpu_control::finding::ProcessId;
@@ -27,6 +27,9 @@ pub struct SuspendedProcess {
     pub tenant: String,
     /// Time since which it is suspended, in seconds since 1970.
     pub since: i64,
+    /// True if its memory is on the device: it stayed locked in the middle of a change, and only its calls wait.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_locked: bool,
     /// Time at which this daemon learned of the suspension, in ns; 0: a daemon before this one did.
     #[serde(skip)]
     pub learned: u64,
@@ -73,7 +76,7 @@ mod tests {
 
     fn suspended(pid: u32, boot: &str) -> SuspendedProcess {
         let (image, boot, tenant) = (processes::read_image(pid).unwrap(), boot.to_owned(), "a".to_owned());
-        SuspendedProcess { image, boot, tenant, since: 1, learned: 0, resumed_by: None }
+        SuspendedProcess { image, boot, tenant, since: 1, is_locked: false, learned: 0, resumed_by: None }
     }
 
     #[test]

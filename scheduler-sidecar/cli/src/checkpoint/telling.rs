@@ -45,23 +45,23 @@ impl ToldDaemon {
 
     /// Tells the daemon the driver's state of each process. If it does not take them over, that is a note: the
     /// processes are changed.
-    pub(super) fn tell_states(&self, pids: &[u32], driver: &mut impl CheckpointDriver) {
-        self.try_telling(pids, driver).iter().for_each(|words| say::print_note(words));
+    pub(super) fn tell_states(&self, pids: &[u32], locked: LockedProcesses, driver: &mut impl CheckpointDriver) {
+        self.try_telling(pids, locked, driver).iter().for_each(|words| say::print_note(words));
     }
 
     /// As [`Self::tell_states`]; returns the note. A daemon that does not answer may be restarting, and to one that has
     /// just started a process is no member before it has connected again. Both are told again for [`TELL_PATIENCE`].
-    fn try_telling(&self, pids: &[u32], driver: &mut impl CheckpointDriver) -> Option<String> {
+    fn try_telling(&self, pids: &[u32], locked: LockedProcesses, driver: &mut impl CheckpointDriver) -> Option<String> {
         let socket = self.socket.clone().unwrap_or_else(paths::usual_admin_socket);
         let is_named = self.socket.is_some() || paths::named_admin_socket().is_some();
         let (end, mut is_new) = (Instant::now() + TELL_PATIENCE, false);
         loop {
             // A process may have changed since the last attempt.
-            let report = read_states(pids, driver);
-            if report.suspended.is_empty() && report.running.is_empty() {
+            let report = read_states(pids, locked, driver);
+            let held: Vec<u32> = report.suspended.iter().chain(&report.locked).map(|process| process.pid).collect();
+            if held.is_empty() && report.running.is_empty() {
                 return None;
             }
-            let held: Vec<u32> = report.suspended.iter().map(|process| process.pid).collect();
             let is_over = Instant::now() >= end;
             match ask_daemon(&socket, &ControlCommand::Suspensions(report)) {
                 Ok(answer) => {
@@ -92,14 +92,24 @@ impl ToldDaemon {
     }
 }
 
-/// The suspended ones among these processes, and those that run.
-fn read_states(pids: &[u32], driver: &mut impl CheckpointDriver) -> SuspensionReport {
+/// The program that locked a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LockedProcesses {
+    /// This one, which could lead it neither forward nor back.
+    Own,
+    /// Another one, which may be in the middle of its work and tells the daemon the end.
+    OfOthers,
+}
+
+/// The suspended ones among these processes, those that stay locked, and those that run.
+fn read_states(pids: &[u32], locked: LockedProcesses, driver: &mut impl CheckpointDriver) -> SuspensionReport {
     let mut report = SuspensionReport { read: clock::now(), ..SuspensionReport::default() };
     for pid in pids {
         let list = match driver.state(*pid) {
             Ok(ProcessState::Checkpointed) => &mut report.suspended,
             Ok(ProcessState::Running) => &mut report.running,
-            // A locked process is between both, and a failed one has no work.
+            Ok(ProcessState::Locked) if locked == LockedProcesses::Own => &mut report.locked,
+            // A failed process has no work.
             _ => continue,
         };
         list.extend(read_process(*pid));
@@ -192,12 +202,12 @@ mod tests {
         assert!(refused(Some(RefusalKind::Busy)) && !refused(Some(RefusalKind::Failed)) && !refused(None));
     }
 
-    /// A driver whose processes are all suspended.
-    struct AllSuspended;
+    /// A driver whose processes are all in this state.
+    struct AllIn(ProcessState);
 
-    impl CheckpointDriver for AllSuspended {
+    impl CheckpointDriver for AllIn {
         fn state(&mut self, _: u32) -> Result<ProcessState, u32> {
-            Ok(ProcessState::Checkpointed)
+            Ok(self.0)
         }
         fn lock(&mut self, _: u32, _: Duration) -> Result<(), u32> {
             unreachable!("telling changes no process")
@@ -229,11 +239,25 @@ mod tests {
                 answers.iter().take_while(|answer| serve(answer)).count()
             });
             let told = ToldDaemon { socket: Some(socket.clone()) };
-            let note = told.try_telling(&[std::process::id()], &mut AllSuspended);
+            let mut driver = AllIn(ProcessState::Checkpointed);
+            let note = told.try_telling(&[std::process::id()], LockedProcesses::Own, &mut driver);
             // Ends a daemon that waits for further requests.
             drop(UnixStream::connect(socket));
             (note, requests.join().unwrap())
         })
+    }
+
+    #[test]
+    fn a_process_that_this_program_left_locked_is_told_and_one_that_another_program_locked_is_not() {
+        let pids = [std::process::id()];
+        let read = |locked, state| {
+            let report = read_states(&pids, locked, &mut AllIn(state));
+            [report.suspended, report.locked, report.running].map(|processes| processes.len())
+        };
+        let states = [ProcessState::Checkpointed, ProcessState::Locked, ProcessState::Running, ProcessState::Failed];
+        let own = states.map(|state| read(LockedProcesses::Own, state));
+        assert_eq!(own, [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]]);
+        assert_eq!(read(LockedProcesses::OfOthers, ProcessState::Locked), [0, 0, 0]);
     }
 
     #[test]

@@ -48,8 +48,8 @@ impl SuspensionState {
         Self { is_stale: false, is_unsaved: false, looked, prior: BTreeSet::new(), read: BTreeMap::new() }
     }
 
-    /// True if no state of the process that was read later has arrived. Two programs that change a process one after the
-    /// other may be heard in the other order.
+    /// True if no state of the process that was read later has arrived. Two programs that change a process one after
+    /// the other may be heard in the other order.
     fn is_news(&mut self, process: ProcessId, read: u64) -> bool {
         let last = self.read.entry(process).or_default();
         let is_news = read >= *last;
@@ -82,21 +82,31 @@ impl Reactor {
         self.note_resuming(&report.resuming, who);
         let tenants = self.tenants_by_process();
         let read = report_time(report.read, clock::now());
-        let suspended = report.suspended.iter().map(|process| (*process, true));
+        let lists = [
+            (&report.suspended, ToldState::Suspended),
+            (&report.locked, ToldState::Locked),
+            (&report.running, ToldState::Running),
+        ];
         let mut told = Vec::new();
-        for (process, is_suspended) in suspended.chain(report.running.iter().map(|process| (*process, false))) {
+        let states = lists.into_iter().flat_map(|(list, state)| list.iter().map(move |process| (*process, state)));
+        for (process, state) in states {
             // One of a daemon before this one may not have come back, and may run without the check that lists it.
-            let kept = || self.policies.kept.suspended.iter().find(|one| one.process() == process);
-            let tenant = tenants.get(&process).or_else(|| kept().map(|one| &one.tenant));
+            let tenant = tenants.get(&process).or_else(|| self.suspended_one(process).map(|one| &one.tenant));
             let Some(tenant) = tenant.cloned() else { continue };
-            match is_suspended {
-                _ if !self.suspensions.is_news(process, read) => {}
-                true => self.begin_suspension(process, &tenant, who),
-                false => {
+            let is_news = self.suspensions.is_news(process, read);
+            match state {
+                _ if !is_news => {}
+                ToldState::Suspended => self.begin_suspension(process, &tenant, false, who),
+                ToldState::Locked => self.begin_suspension(process, &tenant, true, who),
+                ToldState::Running => {
                     self.end_suspension(process).iter().for_each(|ended| log_resumed(ended, Some(who), None));
                 }
             }
-            told.push(SuspensionStatus { tenant, pid: process.pid, suspended_since: self.suspended_since(process) });
+            let suspended_since = self.suspended_since(process);
+            // The program of a process could not be read, or it has ended.
+            if suspended_since.is_some() || !is_news || state == ToldState::Running {
+                told.push(SuspensionStatus { tenant, pid: process.pid, suspended_since });
+            }
         }
         self.suspensions.read.retain(|process, _| tenants.contains_key(process));
         self.look_at_suspended();
@@ -104,17 +114,22 @@ impl Reactor {
         told
     }
 
-    /// Puts a process on the list, if it is not there and has not ended.
-    fn begin_suspension(&mut self, process: ProcessId, tenant: &str, who: PeerCredentials) {
+    /// Puts a process on the list, if it has not ended. If it is there, notes whether its memory is on the device.
+    fn begin_suspension(&mut self, process: ProcessId, tenant: &str, is_locked: bool, who: PeerCredentials) {
         let learned = clock::now();
         if let Some(known) = self.find_suspended(process) {
-            return (known.learned, known.resumed_by) = (learned, None);
+            (known.learned, known.resumed_by) = (learned, None);
+            if std::mem::replace(&mut known.is_locked, is_locked) != is_locked {
+                self.suspensions.is_unsaved = true;
+                log_suspended(tenant, process, is_locked, who);
+            }
+            return;
         }
         let Some(image) = processes::read_image(process.pid).filter(|image| image.process == process) else { return };
         let (boot, since) = (self.added.boot.clone(), clock::unix_seconds());
-        let (pid, by_uid, by_pid) = (process.pid, who.uid, who.pid);
-        info!(kind = "process.suspended", tenant, pid, by_uid, by_pid, "a process was moved off its devices");
-        let one = SuspendedProcess { image, boot, tenant: tenant.to_owned(), since, learned, resumed_by: None };
+        log_suspended(tenant, process, is_locked, who);
+        let one =
+            SuspendedProcess { image, boot, tenant: tenant.to_owned(), since, is_locked, learned, resumed_by: None };
         self.policies.kept.suspended.push(one);
         (self.suspensions.is_stale, self.suspensions.is_unsaved) = (true, true);
     }
@@ -130,16 +145,15 @@ impl Reactor {
     }
 
     /// Notes that a process did device time, as its tenant reports. A suspended process that works was resumed by
-    /// another program. While the driver tells which processes are on its devices, only its list counts.
+    /// another program. While the driver tells which processes are on its devices, only its list counts. It lists
+    /// a locked process all the time.
     pub(super) fn note_work_of_suspended(&mut self, id: u64, pid: u32) {
-        if self.proof.as_ref().is_some_and(ProofLink::hears_driver) {
-            return;
-        }
-        let now = clock::now();
+        let (now, hears_driver) = (clock::now(), self.proof.as_ref().is_some_and(ProofLink::hears_driver));
         // A process that the daemon cannot see says its number itself.
         let is_it = |other: &&SuspendedProcess| {
             let is_tenant = self.rooms.get(&id).is_some_and(|room| room.tenant.name == other.tenant);
-            other.process().pid == pid && is_tenant && other.is_later_work(now)
+            let counts = other.is_locked || !hears_driver;
+            counts && other.process().pid == pid && is_tenant && other.is_later_work(now)
         };
         if let Some(process) = self.policies.kept.suspended.iter().find(is_it).map(SuspendedProcess::process) {
             self.note_alive(process, "it works again");
@@ -148,8 +162,9 @@ impl Reactor {
 
     /// Notes the processes that the driver lists on its devices. It lists no suspended one.
     pub(super) fn note_listed_processes(&mut self, listed: &ListedProcesses) {
-        let is_there =
-            |one: &&SuspendedProcess| listed.processes.contains(&one.process()) && one.was_suspended_at(listed.asked);
+        let is_there = |one: &&SuspendedProcess| {
+            !one.is_locked && listed.processes.contains(&one.process()) && one.was_suspended_at(listed.asked)
+        };
         let there = self.policies.kept.suspended.iter().filter(is_there).map(SuspendedProcess::process);
         for process in there.collect::<Vec<_>>() {
             self.note_alive(process, "the driver lists it on a device");
@@ -257,20 +272,30 @@ impl Reactor {
 
     /// Time since which a process is suspended, in seconds since 1970; `None`: it is not.
     pub(super) fn suspended_since(&self, process: ProcessId) -> Option<i64> {
-        let found = self.policies.kept.suspended.iter().find(|other| other.process() == process);
-        found.map(|other| other.since)
+        self.suspended_one(process).map(|one| one.since)
+    }
+
+    fn suspended_one(&self, process: ProcessId) -> Option<&SuspendedProcess> {
+        self.policies.kept.suspended.iter().find(|one| one.process() == process)
     }
 
     /// A sentence about the suspended processes of a tenant; `None`: it has none.
     pub(super) fn suspension_words(&self, id: u64) -> Option<String> {
         let members = self.processes_on_devices(id);
         let named = members.iter().flatten();
-        let mut all: Vec<(i64, u32)> =
-            named.filter_map(|process| Some((self.suspended_since(*process)?, process.pid))).collect();
-        all.sort_unstable();
+        let mut all: Vec<&SuspendedProcess> = named.filter_map(|process| self.suspended_one(*process)).collect();
+        all.sort_unstable_by_key(|one| (one.since, one.process()));
         let named = all.iter().take(MAX_PROCESSES_NAMED);
-        let mut named: Vec<String> =
-            named.map(|(since, pid)| format!("{pid} since {}", self.policies.format_time(*since))).collect();
+        let mut named: Vec<String> = named
+            .map(|one| {
+                format!(
+                    "{} since {}{}",
+                    one.process().pid,
+                    self.policies.format_time(one.since),
+                    if one.is_locked { " (locked)" } else { "" }
+                )
+            })
+            .collect();
         if all.len() > named.len() {
             named.push(format!("{} more", all.len() - named.len()));
         }
@@ -288,8 +313,26 @@ impl Reactor {
     }
 }
 
-/// The time at which states were read, as reported at `now`, in ns. A program in another time namespace may be ahead, and
-/// must not outdate the next report.
+/// State of a process in a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ToldState {
+    /// Its memory is on the host and its calls wait.
+    Suspended,
+    /// Its calls wait.
+    Locked,
+    /// Its calls are answered.
+    Running,
+}
+
+/// Tells that a process makes no calls any more, and whether its memory stayed on its devices.
+fn log_suspended(tenant: &str, process: ProcessId, is_locked: bool, who: PeerCredentials) {
+    let (pid, by_uid, by_pid, locked) = (process.pid, who.uid, who.pid, is_locked.then_some(true));
+    let words = if is_locked { "a process stays locked on its devices" } else { "a process was moved off its devices" };
+    info!(kind = "process.suspended", tenant, pid, by_uid, by_pid, locked, "{words}");
+}
+
+/// The time at which states were read, as reported at `now`, in ns. A program in another time namespace may be ahead,
+/// and must not outdate the next report.
 fn report_time(read: u64, now: u64) -> u64 {
     if read == 0 { now } else { read.min(now) }
 }

@@ -268,7 +268,7 @@ fn image_of(pid: u32) -> Image {
 /// A suspended process of a tenant, of this boot.
 fn suspended(reactor: &Reactor, pid: u32) -> SuspendedProcess {
     let (image, boot) = (image_of(pid), reactor.added.boot.clone());
-    SuspendedProcess { image, boot, tenant: "a".into(), since: 1, learned: 0, resumed_by: None }
+    SuspendedProcess { image, boot, tenant: "a".into(), since: 1, is_locked: false, learned: 0, resumed_by: None }
 }
 
 #[test]
@@ -298,6 +298,40 @@ fn the_report_of_a_tenant_ends_no_suspension_where_the_driver_lists_processes() 
     let listed = ListedProcesses { asked: 1, processes: [one.process()].into() };
     reactor.note_listed_processes(&listed);
     assert_eq!(reactor.policies.kept.suspended, []);
+    // The driver lists a locked process all the time.
+    reactor.policies.kept.suspended = vec![SuspendedProcess { is_locked: true, ..one }];
+    reactor.note_listed_processes(&listed);
+    assert_eq!(reactor.policies.kept.suspended.len(), 1);
+    reactor.note_work_of_suspended(id, pid);
+    assert_eq!(reactor.policies.kept.suspended, []);
+}
+
+/// A change of `vgpu-checkpoint` ended in the middle.
+#[test]
+fn a_process_that_stays_locked_counts_as_suspended_and_is_told_apart() {
+    let (mut reactor, _dir) = start(&tenant("a", ""));
+    let (id, process) = (room_of(&reactor, "a"), connect(&mut reactor, std::process::id(), 7));
+    let mut hear = |report: SuspensionReport| {
+        let told = reactor.take_suspensions(&report, PeerCredentials { pid: None, uid: 0, gid: 0 });
+        assert_eq!(told.len(), 1);
+        let words = reactor.suspension_words(id);
+        (reactor.leases.is_suspended(arbiter_number(id)), words.map(|words| words.ends_with(" (locked)")))
+    };
+    let all = || vec![process];
+    assert_eq!(hear(SuspensionReport { locked: all(), ..Default::default() }), (true, Some(true)));
+    assert_eq!(hear(SuspensionReport { suspended: all(), ..Default::default() }), (true, Some(false)));
+    assert_eq!(hear(SuspensionReport { locked: all(), ..Default::default() }), (true, Some(true)));
+    assert_eq!(hear(SuspensionReport { running: all(), ..Default::default() }), (false, None));
+}
+
+#[test]
+fn a_suspended_member_whose_program_cannot_be_read_is_none_that_the_daemon_knows() {
+    let (mut reactor, _dir) = start(&tenant("a", ""));
+    let process = connect(&mut reactor, std::process::id(), 7);
+    let ended = ProcessId { began: process.began - 1, ..process };
+    reactor.connections.values_mut().for_each(|connection| connection.process = Some(ended));
+    let report = SuspensionReport { suspended: vec![ended], ..Default::default() };
+    assert_eq!(reactor.take_suspensions(&report, PeerCredentials { pid: None, uid: 0, gid: 0 }), []);
 }
 
 /// Connects a process to the first room, as a member that says this ID of its own pid namespace.
@@ -373,7 +407,7 @@ fn an_older_state_of_a_process_that_is_heard_later_changes_nothing() {
         if !is_suspended {
             std::mem::swap(&mut suspended, &mut running);
         }
-        let told = reactor.take_suspensions(&SuspensionReport { suspended, running, read, resuming: vec![] }, who);
+        let told = reactor.take_suspensions(&SuspensionReport { suspended, running, read, ..Default::default() }, who);
         let [told] = told.as_slice() else { panic!("{told:?}") };
         told.suspended_since.is_some()
     };
