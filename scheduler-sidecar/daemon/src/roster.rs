@@ -1,6 +1,6 @@
 //! A list of members for the next daemon: the processes that said hello, and their tenants' memory limits.
 //!
-//! A member that launches nothing does not notice that the daemon was replaced, and a stopped one cannot. Without
+//! A member without memory and launches does not notice that the daemon was replaced, and a stopped one cannot. Without
 //! this list the next daemon would report both as unregistered. Each change appends a line ([`line`]) to a file next to
 //! the administrative socket, which no container sees. The file is rewritten when the daemon starts and when it has
 //! grown.

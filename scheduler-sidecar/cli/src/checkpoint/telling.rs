@@ -62,8 +62,9 @@ impl ToldDaemon {
             if held.is_empty() && report.running.is_empty() {
                 return None;
             }
+            let answered = ask_daemon(&socket, &ControlCommand::Suspensions(report));
             let is_over = Instant::now() >= end;
-            match ask_daemon(&socket, &ControlCommand::Suspensions(report)) {
+            match answered {
                 Ok(answer) => {
                     let known = answer.suspensions.unwrap_or_default();
                     let is_unknown = |pid: &u32| known.iter().all(|member| member.pid != *pid);

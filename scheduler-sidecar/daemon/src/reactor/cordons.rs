@@ -159,7 +159,7 @@ impl Reactor {
 
     /// Members that are on the device, or that belong to the tenant.
     ///
-    /// A member that launches nothing does not connect to a new daemon, so living members of the last one count too. A
+    /// A stopped member does not connect to a new daemon, so living members of the last one count too. A
     /// member whose devices are not known may be on any device of its tenant.
     pub(super) fn members_there(&self, subject: &CordonSubject) -> Vec<MemberThere> {
         let on_device = subject.device().map(|device| self.members_on(device)).unwrap_or_default();

@@ -19,7 +19,8 @@ use super::members::signal_process;
 /// Pause between two looks at the members of evacuations.
 const EVACUATION_LOOK_PAUSE: Duration = Duration::from_secs(1);
 
-/// Time after the start in which members of the last daemon connect again: those that launch try it every second.
+/// Time after the start in which members of the last daemon connect again: those that hold memory or launched try it
+/// every second.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Memory of what evacuations have done. It is lost with the daemon; then members are asked again.
