@@ -5,7 +5,7 @@ use crate::profile::A100;
 use crate::program::{MS, SECOND, US, Work};
 use crate::table::{ceiling, weight};
 use crate::world::World;
-use vgpu_core::time::arbiter::{Gate, TenantId};
+use vgpu_core::time::arbiter::{GangId, Gate, TenantId};
 
 /// Runs two ranks of one tenant, each on its own device with its own account, or under the daemon. Returns each
 /// device's busy percentage until both ranks ended, and the time that took.
@@ -117,21 +117,35 @@ fn lengths_that_vary_tenfold_are_paid_for() {
     }
 }
 
-/// Two jobs of two ranks each on the same two devices, without a daemon. In order: as in [`Work::Rank`]. Returns of each
-/// job the rounds done, the longest time without one, and its largest busy percentage of a device.
-fn crosswise(in_order: bool, limit: u32, seed: u64) -> [(u32, u64, f64); 2] {
-    const SPAN: u64 = 60 * SECOND;
-    let mut world = World::new(A100, 2, false, seed);
+/// Two jobs of two ranks each on the same two devices. Under a daemon each rank of a job is a tenant of the job's gang,
+/// or both ranks are members of one tenant. In order: as in [`Work::Rank`].
+fn crosswise(daemon: Option<bool>, in_order: bool, limit: u32, seed: u64) -> [(u32, u64, f64); 2] {
+    let mut world = World::new(A100, 2, daemon.is_some(), seed);
+    let is_gang = daemon == Some(true);
+    let tenant = |job: usize, rank: usize| u32::try_from(if is_gang { 2 * job + rank } else { job }).unwrap();
     for job in 0..2 {
         for rank in 0..2 {
-            let work = Work::Rank { kernel: MS, rounds: u32::MAX, in_order };
-            world.member(u32::try_from(job).unwrap(), rank, ceiling(limit), work);
+            world.member(
+                tenant(job, rank),
+                rank,
+                ceiling(limit),
+                Work::Rank { kernel: MS, rounds: u32::MAX, in_order },
+            );
             world.members[2 * job + rank].partner = Some(2 * job + 1 - rank);
+            if let Some(arbiter) = world.arbiter.as_mut().filter(|_| is_gang) {
+                arbiter.set_gang(TenantId(tenant(job, rank)), Some(GangId(u32::try_from(job).unwrap())));
+            }
         }
     }
+    run_jobs(&mut world, |job, rank| tenant(job, rank))
+}
+
+/// Runs two jobs for a minute. Returns of each the rounds done, the longest time without one, and its largest busy
+/// percentage of a device.
+fn run_jobs(world: &mut World, tenant: impl Fn(usize, usize) -> u32) -> [(u32, u64, f64); 2] {
     let mut last = [(0, 0); 2];
     let mut still = [0; 2];
-    while world.now < SPAN {
+    while world.now < 60 * SECOND {
         let next = world.now + 10 * MS;
         world.run(next);
         for job in 0..2 {
@@ -143,21 +157,26 @@ fn crosswise(in_order: bool, limit: u32, seed: u64) -> [(u32, u64, f64); 2] {
         }
     }
     [0, 1].map(|job| {
-        let busy = [0, 1].map(|rank| measure::share(&world, rank, u32::try_from(job).unwrap()));
+        let busy = [0, 1].map(|rank| measure::share(world, rank, tenant(job, rank)));
         (last[job].0, still[job], busy[0].max(busy[1]))
     })
 }
 
-/// Each kernel of a job waits for a launch on the other device, which the account there may hold back. Both jobs get
-/// half of the rounds that their ceilings allow, and neither stands still. Their kernels' waits may use more of a device
-/// than the ceiling, by a quarter and two points.
+/// Each kernel of a job waits for a launch on the other device, which the gate there holds back while the other job has
+/// it. Both jobs get half of the rounds that their ceilings allow, and neither stands still. Their kernels' waits may
+/// use more of a device than the ceiling, by a quarter and two points.
 #[test]
 fn jobs_that_wait_crosswise_on_two_devices_get_half_of_what_is_due() {
-    for (in_order, limit) in [(true, 30), (true, 50), (false, 30), (false, 50)] {
-        for seed in 1..=4 {
-            let jobs = crosswise(in_order, limit, seed);
-            let due = 600 * limit;
-            let of = format!("in order {in_order}, {limit} %, {seed}");
+    const WITHOUT: [(Option<bool>, bool, &[u32]); 2] = [(None, true, &[30, 50]), (None, false, &[30, 50])];
+    const TENANTS: [(Option<bool>, bool, &[u32]); 2] =
+        [(Some(false), true, &[30, 50, 80, 100]), (Some(false), false, &[30, 50])];
+    const GANGS: [(Option<bool>, bool, &[u32]); 1] = [(Some(true), true, &[30])];
+    for (daemon, in_order, limits) in WITHOUT.into_iter().chain(TENANTS).chain(GANGS) {
+        for (&limit, seed) in limits.iter().flat_map(|limit| (1..=4).map(move |seed| (limit, seed))) {
+            let jobs = crosswise(daemon, in_order, limit, seed);
+            // Two jobs without a ceiling have half of the time each.
+            let due = 600 * limit.min(50);
+            let of = format!("daemon {daemon:?}, in order {in_order}, {limit} %, {seed}");
             println!("| {of} | {jobs:.1?} of {due} |");
             for (rounds, still, busy) in jobs {
                 assert!(2 * rounds >= due, "{of}: {rounds} of {due}");
@@ -168,10 +187,58 @@ fn jobs_that_wait_crosswise_on_two_devices_get_half_of_what_is_due() {
     }
 }
 
+/// A tenant on one of the devices keeps its part: a third by weight, or what two ceilings leave. The jobs go on.
+#[test]
+fn jobs_that_wait_crosswise_leave_a_neighbour_its_part() {
+    for (limit, part) in [(100, 33.3), (30, 40.0)] {
+        for seed in 1..=4 {
+            let mut world = World::new(A100, 2, true, seed);
+            for (job, rank) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let at = world.member(
+                    job,
+                    rank,
+                    ceiling(limit),
+                    Work::Rank { kernel: MS, rounds: u32::MAX, in_order: true },
+                );
+                world.members[at].partner = Some(at ^ 1);
+            }
+            world.member(2, 0, weight(1), Work::Queue { kernel: MS });
+            let jobs = run_jobs(&mut world, |job, _| u32::try_from(job).unwrap());
+            let got = measure::share(&world, 0, 2);
+            println!("| {limit} %, {seed} | {got:.1} of {part}, {jobs:.1?} |");
+            assert!(got >= part - 2.0, "{limit} %, {seed}: {got:.1} of {part}");
+            assert!(jobs.iter().all(|job| job.1 <= 10 * SECOND), "{limit} %, {seed}: {jobs:?}");
+        }
+    }
+}
+
+/// Two tenants with long kernels on the same two devices wait for nobody. Their weights hold.
+#[test]
+fn long_kernels_of_two_tenants_on_two_devices_keep_their_weights() {
+    for kernel in [MS, 20 * MS, 50 * MS, 300 * MS] {
+        for seed in 1..=2 {
+            let mut world = World::new(A100, 2, true, seed);
+            for (tenant, device) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                world.member(tenant, device, weight(1 + 2 * tenant), Work::Queue { kernel });
+            }
+            world.run(120 * SECOND);
+            for device in 0..2 {
+                let [light, heavy] = [0, 1].map(|tenant| measure::share(&world, device, tenant));
+                println!("| {} ms, {seed} | {light:.1} : {heavy:.1} |", kernel / MS);
+                assert!(
+                    (light - 25.0).abs() <= 4.0 && (heavy - 75.0).abs() <= 4.0,
+                    "{} ms, {seed}: {light:.1} : {heavy:.1}",
+                    kernel / MS
+                );
+            }
+        }
+    }
+}
+
 /// Long kernels of one tenant on two devices wait for nobody. Their devices are given up apart, and each neighbour has
 /// its share without longer waits than for one of those kernels and a lease.
 #[test]
-fn long_kernels_on_two_devices_keep_their_neighbours_shares() {
+fn long_kernels_on_two_devices_are_not_taken_for_ranks_of_a_collective() {
     for (name, work) in [
         ("20 ms", Work::Queue { kernel: 20 * MS }),
         ("50 ms", Work::Queue { kernel: 50 * MS }),

@@ -291,6 +291,12 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
                     ("lost", "the driver has lost the device, and nobody has a lease on it until it is back".into())
                 }
                 StandingState::Budget => ("shared", "the device is under MPS, and it launches without leases".into()),
+                StandingState::Crosswise => (
+                    "shared",
+                    "kernels of two tenants or gangs here wait for each other across devices, so all launch without \
+                     leases for up to ten seconds, each up to its ceiling"
+                        .into(),
+                ),
                 StandingState::Unlimited => ("free", "there are no limits of time on the device".into()),
                 StandingState::Open => ("open", "it was alone for long and needs no lease".into()),
                 StandingState::Holds { until: u64::MAX } => (

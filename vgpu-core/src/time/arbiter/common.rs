@@ -11,6 +11,10 @@ use super::seat::{SeatIx, SeatPlace};
 use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId};
 use super::{Arbiter, index};
 
+/// A tenant that waits crosswise may owe this much device time, and is forgiven it when leases begin. In ten seconds
+/// ([`super::crosswise`]) it exceeds its ceiling by at most a tenth of the device, even if its members ignore it.
+const MAX_CROSSWISE_DEBT_NS: u64 = 1_000_000_000;
+
 impl Arbiter {
     /// Sets how the tenants of this device share it. Takes effect with the next [`Self::tick`].
     pub fn share_out(&mut self, device: DeviceId, sharing: DeviceSharing) {
@@ -83,7 +87,7 @@ impl Arbiter {
 
     /// Decides the gates of a device without leases, or shuts all of them because leases begin.
     pub(super) fn in_common(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
-        let sharing = self.devices[index(d)].sharing;
+        let sharing = self.sharing_of(d, now);
         if sharing == DeviceSharing::Leases {
             self.begin_leases(d, now, out);
             return true;
@@ -106,7 +110,11 @@ impl Arbiter {
         (device.phase, device.shared_at) = (DevicePhase::Free, now);
         // Decide once more, after the pages were read.
         device.dirty = true;
+        let config = self.config;
         for seat in self.seats_of(d) {
+            if self.seat_at(seat).used_up(now) && self.seat_at(seat).may_owe(MAX_CROSSWISE_DEBT_NS, now) {
+                self.seat_at_mut(seat).begin_anew(now, &config);
+            }
             for slot in self.slots_of(seat) {
                 let was_open = self.slot_at(slot).gate == Gate::Open;
                 let could_launch = was_open || matches!(self.slot_at(slot).gate, Gate::Run { .. });
@@ -127,22 +135,27 @@ impl Arbiter {
     /// True if all members launch at the same time, each tenant under its ceiling.
     pub(super) fn has_budgets(&self, d: DeviceId) -> bool {
         let device = &self.devices[index(d)];
-        (device.phase, device.sharing) == (DevicePhase::Common, DeviceSharing::Budgets)
+        device.phase == DevicePhase::Common && device.sharing != DeviceSharing::Unlimited
     }
 
     /// Sets the gates of a tenant that is held to its ceiling alone. Each member charges a copy of the account. If the
     /// tenant has several, together they can use up the balance sooner than any of them sees, so that its account goes
     /// into debt. All of them then wait until it is paid.
+    ///
+    /// Where gangs wait crosswise, a member pays for its kernels' waits in parts, and the tenant's account pays all of
+    /// them. So its members keep their copies until it owes more than [`MAX_CROSSWISE_DEBT_NS`].
     fn hold_to_budget(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) {
+        let waits_crosswise = self.devices[index(d)].sharing == DeviceSharing::Leases;
         let this = self.seat_at(seat);
-        let (refill, is_tired, is_used_up) = (this.refill_time(&self.config), this.tired, this.used_up(now));
+        let is_used_up = this.used_up(now) && !(waits_crosswise && this.may_owe(MAX_CROSSWISE_DEBT_NS, now));
+        let (refill, is_tired) = (this.refill_time(&self.config), this.tired && !waits_crosswise);
         let limit = this.terms.effective_ceiling();
         let gate = Gate::Run {
             lease: self.devices[index(d)].lease,
             until: u64::MAX,
             exclusive: true,
             ceiling: limit.map(|limit| (limit, this.account)),
-            wide: limit.is_none(),
+            wide: limit.is_none() && !waits_crosswise,
         };
         for slot in self.slots_of(seat) {
             match self.slot_at(slot).gate {
@@ -150,7 +163,8 @@ impl Arbiter {
                     self.tell_gate(slot, Gate::Cap { until: refill }, out);
                 }
                 // It charges the copy that it has.
-                Gate::Run { ceiling, .. } if !is_tired && ceiling.map(|(limit, _)| limit) == limit => {}
+                Gate::Run { until: u64::MAX, ceiling, .. } if !is_tired && ceiling.map(|(limit, _)| limit) == limit => {
+                }
                 _ => self.tell_gate(slot, gate, out),
             }
         }

@@ -269,7 +269,7 @@ impl Arbiter {
     fn step_phase(&mut self, d: DeviceId, now: u64, out: &mut Vec<Decision>) -> bool {
         match self.devices[index(d)].phase {
             DevicePhase::Common => self.in_common(d, now, out),
-            _ if self.devices[index(d)].sharing != DeviceSharing::Leases => self.make_common(d, now),
+            _ if self.sharing_of(d, now) != DeviceSharing::Leases => self.make_common(d, now),
             DevicePhase::Free => self.grant_next(d, now, out),
             DevicePhase::Open { seat } => {
                 let is_alone = !self.wanted_by_others(d, now) && self.devices[index(d)].unseen_processes() == 0;
@@ -308,6 +308,9 @@ impl Arbiter {
                 false
             }
             DevicePhase::Drain { seat, .. } => {
+                if self.find_crosswise(d, seat, now) {
+                    return true;
+                }
                 let over = |slot: &SlotId| self.slot_at(*slot).ends_within(self.config.handover);
                 let drained = self.devices[index(d)].draining.iter().all(over);
                 let end = self.drain_deadline(d);
@@ -340,7 +343,7 @@ impl Arbiter {
             if opens > now { opens } else { u64::MAX }
         };
         let phase = match device.phase {
-            DevicePhase::Common => self.budget_deadline(d, now),
+            DevicePhase::Common => self.budget_deadline(d, now).min(self.crosswise_until(d, now).unwrap_or(u64::MAX)),
             DevicePhase::Free | DevicePhase::Open { .. } => u64::MAX,
             DevicePhase::Held { seat, slot, until: u64::MAX, .. } if self.slot_at(slot).is_idle() => {
                 // The holder may launch again without asking. Its own account limits it, so an occasional check is
@@ -353,9 +356,10 @@ impl Arbiter {
                 let opens = if seat.terms.effective_ceiling().is_none() { opens(until) } else { u64::MAX };
                 until.min(now.saturating_add(seat.balance_lasts(now, &self.config))).min(opens)
             }
-            DevicePhase::Drain { .. } => {
+            DevicePhase::Drain { said, .. } => {
                 // Afterwards only the member's report or a request matters.
-                [self.drain_deadline(d), self.stuck_at(d)].into_iter().find(|&moment| moment > now).unwrap_or(u64::MAX)
+                let moments = [said, self.drain_deadline(d), self.stuck_at(d)];
+                moments.into_iter().filter(|&moment| moment > now).min().unwrap_or(u64::MAX)
             }
         };
         let back = device.overdue.iter().filter_map(|&slot| self.slot_at(slot).holds_up(now, &self.config)).min();

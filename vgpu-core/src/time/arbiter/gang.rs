@@ -20,7 +20,7 @@ use super::terms::{DeviceId, GangId, QUANTUM_RANGE_NS, SlotId, TenantId, quantum
 use super::{Arbiter, index};
 
 /// The tenants that get their leases together: one tenant with all its devices, or all of a named gang.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GangKey {
     Tenant(TenantId),
     Named(GangId),
@@ -31,6 +31,8 @@ pub(super) enum GangKey {
 pub(super) struct GangTable {
     of: BTreeMap<TenantId, GangId>,
     tenants: BTreeMap<GangId, Vec<TenantId>>,
+    /// The gangs that were found to wait crosswise, and until when that counts.
+    pub crosswise: BTreeMap<GangKey, u64>,
 }
 
 impl GangTable {
@@ -73,6 +75,7 @@ impl Arbiter {
         let touched = [self.gang_of(tenant), gang.map_or(GangKey::Tenant(tenant), GangKey::Named)];
         self.gangs.put(tenant, gang);
         for key in touched {
+            self.gangs.crosswise.remove(&key);
             self.release(key);
             self.stir_gang(key);
         }
@@ -83,10 +86,14 @@ impl Arbiter {
         self.gangs.key_of(tenant)
     }
 
+    /// All seats of a gang.
+    pub(super) fn gang_seats<'k>(&'k self, gang: &'k GangKey) -> impl Iterator<Item = SeatIx> + 'k {
+        self.gangs.tenants_of(gang).iter().filter_map(|tenant| self.tenants.get(tenant)).flatten().copied()
+    }
+
     /// The gang's seats that wait.
     fn ready_seats<'k>(&'k self, gang: &'k GangKey) -> impl Iterator<Item = SeatIx> + 'k {
-        let seats = self.gangs.tenants_of(gang).iter().filter_map(|tenant| self.tenants.get(tenant)).flatten();
-        seats.copied().filter(|&seat| self.seat_at(seat).place == SeatPlace::Ready)
+        self.gang_seats(gang).filter(|&seat| self.seat_at(seat).place == SeatPlace::Ready)
     }
 
     /// The devices for which the gang waits, in ascending order.

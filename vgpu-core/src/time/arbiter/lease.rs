@@ -8,6 +8,7 @@ use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId, quantum_of};
 use super::{Arbiter, index};
+use crate::time::config::ALONE_IN_FLIGHT_NS;
 
 impl Arbiter {
     /// True if the lease ends now; renews it if not.
@@ -25,7 +26,11 @@ impl Arbiter {
         }
         // Next to overdue work of others the device counts as shared while this tenant holds it.
         let is_shared = others || !self.devices[index(d)].overdue.is_empty();
-        if self.seat_at(seat).used_up(now) && (is_shared || !self.seat_at(seat).may_owe(now)) {
+        // A member may keep a lease that nobody waits for although the ceiling is used up. Its own account holds it
+        // back until it may launch again. That account pays for a wait in parts, without which ranks of one collective
+        // would hold each other up for longer in each round. It may owe as much as a tenant that is alone may have
+        // queued: a member that owes more does not keep to its account.
+        if self.seat_at(seat).used_up(now) && (is_shared || !self.seat_at(seat).may_owe(ALONE_IN_FLIGHT_NS, now)) {
             return true;
         }
         if self.slot_at(slot).is_idle() && (others || self.devices[index(d)].order.any()) {

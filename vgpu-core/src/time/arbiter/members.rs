@@ -5,6 +5,7 @@
 
 use super::audit::HeldTime;
 use super::device::DevicePhase;
+use super::gang::GangKey;
 use super::seat::{MemberSlot, Seat, SeatIx, SeatPlace};
 use super::terms::{DeviceId, SlotId, TenantId, Terms};
 use super::{Arbiter, index};
@@ -166,6 +167,7 @@ impl Arbiter {
         if seats.is_empty() {
             self.tenants.remove(&tenant);
             self.set_gang(tenant, None);
+            self.gangs.crosswise.remove(&GangKey::Tenant(tenant));
         }
     }
 

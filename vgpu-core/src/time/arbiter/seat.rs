@@ -7,7 +7,7 @@ use super::decision::{Gate, MemberUsage};
 use super::order::SeatKey;
 use super::terms::{DeviceId, SlotId, TenantId, Terms, quantum_of};
 use crate::time::account::{Account, Admission, TICKS_PER_NS};
-use crate::time::config::{ALONE_IN_FLIGHT_NS, BASE, BURST_NS, TimeConfig, is_longer};
+use crate::time::config::{BASE, BURST_NS, TimeConfig, is_longer};
 use crate::time::recent_most::RecentMost;
 use crate::time::virtual_time::rejoin_time;
 use crate::units::share::Share;
@@ -182,13 +182,10 @@ impl Seat {
                 && (self.tired || self.account.admit_launch(now) != Admission::Admit)
     }
 
-    /// True if its member may keep a lease that nobody waits for although the ceiling is used up. The member's own
-    /// account holds it back until it may launch again. That account pays for a wait in parts, without which ranks of
-    /// one collective would hold each other up for longer in each round. It may owe as much as a tenant that is alone
-    /// may have queued: a member that owes more does not keep to its account.
-    pub fn may_owe(&self, now: u64) -> bool {
-        let owes_little = |limit| self.account.balance_at(limit, now).saturating_add_unsigned(ALONE_IN_FLIGHT_NS) > 0;
-        !self.paused && self.terms.effective_ceiling().is_some_and(owes_little)
+    /// True if it is not paused and owes less than `most` ns of device time under its ceiling.
+    pub fn may_owe(&self, most: u64, now: u64) -> bool {
+        let owes_less = |limit| self.account.balance_at(limit, now).saturating_add_unsigned(most) > 0;
+        !self.paused && self.terms.effective_ceiling().is_some_and(owes_less)
     }
 
     /// When a tenant whose ceiling is used up may have a lease again: with a balance of one lease, or half of the

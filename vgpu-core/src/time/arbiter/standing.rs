@@ -3,7 +3,7 @@
 use super::decision::Gate;
 use super::device::DevicePhase;
 use super::seat::SeatPlace;
-use super::terms::{DeviceId, TenantId};
+use super::terms::{DeviceId, DeviceSharing, TenantId};
 use super::{Arbiter, index};
 
 /// A tenant's state on a device.
@@ -13,6 +13,8 @@ pub enum StandingState {
     Unlimited,
     /// There are no leases on this device, and the tenant launches up to its ceiling.
     Budget,
+    /// As `Budget`, for a while, because kernels of tenants on this device wait for each other across devices.
+    Crosswise,
     /// An administrator paused the tenant.
     Paused,
     /// The tenant is alone, with an open gate: it launches without a lease.
@@ -60,12 +62,14 @@ impl Arbiter {
     pub fn tenant_standing(&self, tenant: TenantId, device: DeviceId, now: u64) -> Option<Standing> {
         let seat = self.seat_at(self.find(tenant, device)?);
         let phase = self.devices[index(device)].phase;
+        let is_mps = self.devices[index(device)].sharing == DeviceSharing::Budgets;
         let is_capped = seat.members.iter().any(|&slot| matches!(self.slot_at(slot).gate, Gate::Cap { .. }));
         let state = match (seat.place, phase) {
             _ if seat.paused => StandingState::Paused,
             (_, DevicePhase::Common) if !self.has_budgets(device) => StandingState::Unlimited,
             (_, DevicePhase::Common) if is_capped => StandingState::Capped,
-            (_, DevicePhase::Common) => StandingState::Budget,
+            (_, DevicePhase::Common) if is_mps => StandingState::Budget,
+            (_, DevicePhase::Common) => StandingState::Crosswise,
             (SeatPlace::Idle, _) => StandingState::Idle,
             (SeatPlace::Ready, _) => StandingState::Waits,
             (SeatPlace::Capped(_), _) => StandingState::Capped,

@@ -6,6 +6,7 @@ use crate::units::share::Share;
 
 mod budgets;
 mod claims;
+mod crosswise;
 mod fair;
 mod gangs;
 mod histories;
