@@ -29,9 +29,10 @@ fn shares(from: (Instant, [u64; 2]), to: (Instant, [u64; 2])) -> [u64; 2] {
 
 /// A rank's kernel occupies its device while the gate delays the other rank, and the tenant pays for that time.
 ///
-/// A hundred rounds end, in batches of ten, each within the liveness bound. A busy host disturbs the measured shares;
-/// without the payment they are 80 % and more. So two batches must be near the ceiling, and the less used device must
-/// be near it overall.
+/// Three hundred rounds end, in batches of ten, each within the liveness bound. A rank that always comes first pays for
+/// its waits late: its device may be busy 97 % for up to a second. A busy host disturbs the shares too. Without the
+/// payment both are 80 % and more. So two batches must be near the ceiling, and the less used device must be near it
+/// overall.
 #[test]
 fn two_ranks_on_two_devices_under_a_ceiling_end_their_collectives() {
     let lab = lab(Some(30));
@@ -41,7 +42,7 @@ fn two_ranks_on_two_devices_under_a_ceiling_end_their_collectives() {
     end(&mut ranks, Instant::now());
     let first = busy(&lab);
     let mut tens = Vec::new();
-    for from in (21..=111).step_by(10) {
+    for from in (21..=311).step_by(10) {
         let before = busy(&lab);
         tell(&mut ranks, from, 10);
         end(&mut ranks, Instant::now());
@@ -49,10 +50,10 @@ fn two_ranks_on_two_devices_under_a_ceiling_end_their_collectives() {
     }
     let last = busy(&lab);
     let all = shares(first, last);
-    eprintln!("100 collectives of two ranks in {:?}: {all:?} %, by tens {tens:?}", last.0 - first.0);
+    eprintln!("300 collectives of two ranks in {:?}: {all:?} %, by tens {tens:?}", last.0 - first.0);
     for device in 0..2 {
         let done = last.1[device] - first.1[device];
-        assert!(done >= 100 * WORK, "the work of a hundred rounds: {done}");
+        assert!(done >= 300 * WORK, "the work of all rounds: {done}");
     }
     assert!(all.iter().min().is_some_and(|least| *least <= 55), "{all:?}");
     let kept = tens.iter().filter(|shares| shares.iter().all(|share| *share <= 45)).count();
