@@ -29,22 +29,24 @@ fn shares(from: (Instant, [u64; 2]), to: (Instant, [u64; 2])) -> [u64; 2] {
 
 /// A rank's kernel occupies its device while the gate delays the other rank, and the tenant pays for that time.
 ///
-/// Three hundred rounds end, in batches of ten, each within the liveness bound. A rank that always comes first pays for
-/// its waits late: its device may be busy 97 % for up to a second. A busy host disturbs the shares too. Without the
-/// payment both are 80 % and more. So two batches must be near the ceiling, and the less used device must be near it
-/// overall.
+/// Three hundred rounds end, in batches of ten, each within the liveness bound. A busy host disturbs the measured shares;
+/// without the payment they are 80 % and more. So a quarter of the batches must be near the ceiling, and the less used
+/// device must be near it overall.
+///
+/// Not here: signals after the kernel that waits, in another stream. A wait is not measured there, see "Known to be
+/// short" in docs/gpu-time-model.md.
 #[test]
 fn two_ranks_on_two_devices_under_a_ceiling_end_their_collectives() {
     let lab = lab(Some(30));
     let mut ranks = ranks(&lab, "flags");
     // The library does not know the length of first launches, so it admits them one by one.
-    tell(&mut ranks, 1, 20);
+    tell_with(&mut ranks, 1, 20, 0, true);
     end(&mut ranks, Instant::now());
     let first = busy(&lab);
     let mut tens = Vec::new();
     for from in (21..=311).step_by(10) {
         let before = busy(&lab);
-        tell(&mut ranks, from, 10);
+        tell_with(&mut ranks, from, 10, 0, true);
         end(&mut ranks, Instant::now());
         tens.push(shares(before, busy(&lab)));
     }
@@ -57,7 +59,7 @@ fn two_ranks_on_two_devices_under_a_ceiling_end_their_collectives() {
     }
     assert!(all.iter().min().is_some_and(|least| *least <= 55), "{all:?}");
     let kept = tens.iter().filter(|shares| shares.iter().all(|share| *share <= 45)).count();
-    assert!(kept >= 2, "{tens:?}");
+    assert!(4 * kept >= tens.len(), "{tens:?}");
 }
 
 /// Null control: without a ceiling the same ranks take little longer than their own work.
