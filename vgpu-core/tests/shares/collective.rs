@@ -137,7 +137,7 @@ fn crosswise(daemon: Option<bool>, in_order: bool, limit: u32, seed: u64) -> [(u
             }
         }
     }
-    run_jobs(&mut world, |job, rank| tenant(job, rank))
+    run_jobs(&mut world, tenant)
 }
 
 /// Runs two jobs for a minute. Returns of each the rounds done, the longest time without one, and its largest busy
