@@ -294,7 +294,7 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
                 StandingState::Crosswise => (
                     "shared",
                     "kernels of two tenants or gangs here wait for each other across devices, so all launch without \
-                     leases for up to ten seconds, each up to its ceiling"
+                     leases for ten seconds at a time, each up to its ceiling"
                         .into(),
                 ),
                 StandingState::Unlimited => ("free", "there are no limits of time on the device".into()),

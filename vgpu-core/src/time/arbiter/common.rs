@@ -5,14 +5,15 @@
 //! *paused* tenant counts as used up for ever: its lease ends and its work drains. Its pause is a rest, as if it had
 //! wanted nothing, so it is not made up for afterwards.
 
+use super::crosswise::SHARED_NS;
 use super::decision::{Decision, Gate};
 use super::device::DevicePhase;
 use super::seat::{SeatIx, SeatPlace};
 use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId};
 use super::{Arbiter, index};
 
-/// A tenant that waits crosswise may owe this much device time, and is forgiven it when leases begin. In ten seconds
-/// ([`super::crosswise`]) it exceeds its ceiling by at most a tenth of the device, even if its members ignore it.
+/// A tenant whose gang waits crosswise may owe this much device time. It is forgiven once in [`SHARED_NS`]. So its members
+/// exceed its ceiling by at most a tenth of the device in that time, even if they keep to no account.
 const MAX_CROSSWISE_DEBT_NS: u64 = 1_000_000_000;
 
 impl Arbiter {
@@ -110,11 +111,8 @@ impl Arbiter {
         (device.phase, device.shared_at) = (DevicePhase::Free, now);
         // Decide once more, after the pages were read.
         device.dirty = true;
-        let config = self.config;
+        self.end_crosswise(d, now);
         for seat in self.seats_of(d) {
-            if self.seat_at(seat).used_up(now) && self.seat_at(seat).may_owe(MAX_CROSSWISE_DEBT_NS, now) {
-                self.seat_at_mut(seat).begin_anew(now, &config);
-            }
             for slot in self.slots_of(seat) {
                 let was_open = self.slot_at(slot).gate == Gate::Open;
                 let could_launch = was_open || matches!(self.slot_at(slot).gate, Gate::Run { .. });
@@ -129,6 +127,31 @@ impl Arbiter {
                 }
             }
             self.place_seat(seat, now);
+        }
+    }
+
+    /// Levels the tenants of a device on which gangs waited crosswise. It was shared by time slices, so nobody is owed time
+    /// for that, nor owes some. What a gang's tenants owe under their ceilings is forgiven.
+    fn end_crosswise(&mut self, d: DeviceId, now: u64) {
+        let (gangs, moments) = self.crosswise_seats(d, now);
+        if moments.len() < 2 {
+            return;
+        }
+        let (config, clock) = (self.config, self.devices[index(d)].order.floor_clock(now));
+        let times = gangs.iter().map(|&seat| self.seat_at(seat).virtual_time);
+        let (least, most) = (times.clone().min().unwrap_or(0), times.max().unwrap_or(0));
+        let class = gangs.first().map(|&seat| self.seat_at(seat).terms.class);
+        for seat in self.seats_of(d) {
+            let this = self.seat_at_mut(seat);
+            if Some(this.terms.class) == class {
+                this.join_between(least, most, &config);
+            }
+            this.floor_zero = this.floor_zero.max(clock);
+            let is_due = this.forgiven.is_none_or(|forgiven| now >= forgiven.saturating_add(SHARED_NS));
+            if gangs.contains(&seat) && is_due && this.used_up(now) && this.may_owe(MAX_CROSSWISE_DEBT_NS, now) {
+                this.begin_anew(now, &config);
+                this.forgiven = Some(now);
+            }
         }
     }
 
@@ -150,12 +173,13 @@ impl Arbiter {
         let is_used_up = this.used_up(now) && !(waits_crosswise && this.may_owe(MAX_CROSSWISE_DEBT_NS, now));
         let (refill, is_tired) = (this.refill_time(&self.config), this.tired && !waits_crosswise);
         let limit = this.terms.effective_ceiling();
+        let is_wide = limit.is_none() && !waits_crosswise;
         let gate = Gate::Run {
             lease: self.devices[index(d)].lease,
             until: u64::MAX,
             exclusive: true,
             ceiling: limit.map(|limit| (limit, this.account)),
-            wide: limit.is_none() && !waits_crosswise,
+            wide: is_wide,
         };
         for slot in self.slots_of(seat) {
             match self.slot_at(slot).gate {
@@ -163,8 +187,8 @@ impl Arbiter {
                     self.tell_gate(slot, Gate::Cap { until: refill }, out);
                 }
                 // It charges the copy that it has.
-                Gate::Run { until: u64::MAX, ceiling, .. } if !is_tired && ceiling.map(|(limit, _)| limit) == limit => {
-                }
+                Gate::Run { until: u64::MAX, exclusive: true, ceiling, wide, .. }
+                    if wide == is_wide && !is_tired && ceiling.map(|(limit, _)| limit) == limit => {}
                 _ => self.tell_gate(slot, gate, out),
             }
         }

@@ -1,14 +1,16 @@
-//! Gangs that wait crosswise: their kernels wait for each other across devices, as the ranks of a collective do, and
-//! another such gang works on the same devices.
+//! Gangs that wait crosswise: each waits for a launch on a device on which the other one's kernel waits too. Their kernels
+//! wait for each other across devices, as the ranks of a collective do.
 //!
 //! Leases of two such gangs end apart. A kernel of one gang then stays on its device and waits for a launch on another
 //! device. There a kernel of the other gang stays, and waits in the same way. So their devices are shared by budgets for a
 //! while, as under MPS: all members launch at the same time, and each tenant keeps to its ceiling by its members' own
 //! accounts.
 //!
-//! Two gangs wait crosswise if each waits at the gate of a device on which the other has work, and some of that work
-//! takes longer than its estimate and a drain's allowance. No other tenant on a device may lose by that. Time slices, or
-//! the ceilings of the others, must leave it what its floor and its weight promise. Otherwise the leases stay.
+//! A gang is found if it waits at the gate of a device on which another gang has work. That gang must wait at the gate
+//! of a device where work of the first gang is late: a drain is not over when its estimate and its allowance have passed.
+//! Long kernels that wait for nobody can look the same once. So both gangs must be found. No other tenant on a device may
+//! lose by that: time slices, or the gangs' ceilings, must leave it what its floor and its weight promise. Otherwise the
+//! leases stay.
 //!
 //! Not here: devices without leases ([`super::common`]), leases on several devices at once ([`super::gang`]).
 
@@ -18,9 +20,11 @@ use super::seat::{Seat, SeatIx, SeatPlace};
 use super::terms::{DeviceId, DeviceSharing};
 use super::{Arbiter, index};
 
-/// Devices of gangs that wait crosswise are shared by budgets for this long. Then leases are tried again, in which such
-/// gangs do little for up to a tenth of a second.
-const SHARED_NS: u64 = 10_000_000_000;
+/// A device is shared by budgets for this long after the last of two gangs was found. Then leases are tried again, in
+/// which such gangs do little for up to a tenth of a second.
+pub(super) const SHARED_NS: u64 = 10_000_000_000;
+/// A gang counts as found for this long, as one of two. When leases are tried again, only one of them is found at first.
+const REMEMBERED_NS: u64 = 6 * SHARED_NS;
 
 impl Arbiter {
     /// How the tenants of this device share it now.
@@ -31,68 +35,75 @@ impl Arbiter {
         }
     }
 
+    fn is_present(&self, seat: SeatIx) -> bool {
+        !self.seat_at(seat).members.is_empty() && !self.seat_at(seat).paused
+    }
+
+    /// The seats on this device of gangs that were found to wait crosswise, and when each gang was found.
+    pub(super) fn crosswise_seats(&self, d: DeviceId, now: u64) -> (Vec<SeatIx>, Vec<u64>) {
+        let (mut seats, mut moments) = (Vec::new(), Vec::new());
+        for (gang, &found) in &self.gangs.crosswise {
+            let before = seats.len();
+            seats.extend(self.gang_seats(gang).filter(|&seat| self.seat_at(seat).device == d && self.is_present(seat)));
+            if seats.len() > before && now < found.saturating_add(REMEMBERED_NS) {
+                moments.push(found);
+            } else {
+                seats.truncate(before);
+            }
+        }
+        (seats, moments)
+    }
+
     /// Until when the device is shared by budgets because gangs wait crosswise; `None`: it is not.
     pub(super) fn crosswise_until(&self, d: DeviceId, now: u64) -> Option<u64> {
-        let found = &self.gangs.crosswise;
-        if found.values().all(|&until| now >= until) {
+        if self.gangs.crosswise.len() < 2 {
             return None;
         }
-        let is_present = |seat: &SeatIx| !self.seat_at(*seat).members.is_empty() && !self.seat_at(*seat).paused;
-        let present: Vec<SeatIx> = self.seats_of(d).into_iter().filter(is_present).collect();
-        let until = |gang: GangKey| found.get(&gang).copied().filter(|&until| now < until);
-        let mut gangs = self.gangs_of(&present);
-        gangs.retain(|&gang| until(gang).is_some());
-        let mut ends: Vec<u64> = gangs.iter().filter_map(|&gang| until(gang)).collect();
-        ends.sort_unstable();
-        let [.., second, _] = ends[..] else { return None };
-        let here: Vec<&Seat> = present.iter().map(|&seat| self.seat_at(seat)).collect();
-        let mut others = here.iter().filter(|seat| !gangs.contains(&self.gang_of(seat.tenant)));
-        others.all(|seat| keeps_its_part(seat, &here)).then_some(second)
+        let (gangs, mut moments) = self.crosswise_seats(d, now);
+        moments.sort_unstable();
+        let [.., before, last] = moments[..] else { return None };
+        let until = last.saturating_add(SHARED_NS).min(before.saturating_add(REMEMBERED_NS));
+        if now >= until {
+            return None;
+        }
+        let here = self.seats_of(d).into_iter().filter(|&seat| self.is_present(seat));
+        let others: Vec<&Seat> = here.filter(|seat| !gangs.contains(seat)).map(|seat| self.seat_at(seat)).collect();
+        let gangs: Vec<&Seat> = gangs.into_iter().map(|seat| self.seat_at(seat)).collect();
+        may_share(&gangs, &others).then_some(until)
     }
 
-    /// The gangs of these seats, each once.
-    fn gangs_of(&self, seats: &[SeatIx]) -> Vec<GangKey> {
-        let mut gangs: Vec<GangKey> = seats.iter().map(|&seat| self.gang_of(self.seat_at(seat).tenant)).collect();
-        gangs.sort_unstable();
-        gangs.dedup();
-        gangs
-    }
-
-    /// Looks for gangs that wait crosswise, if work that drains on this device is late. True: the device is shared by
-    /// budgets from now on.
+    /// Finds a gang that waits crosswise, if its work that drains on this device is late. True: the device is shared by
+    /// budgets from now on, and the gang's other devices decide again.
     pub(super) fn find_crosswise(&mut self, d: DeviceId, seat: SeatIx, now: u64) -> bool {
         if !matches!(self.devices[index(d)].phase, DevicePhase::Drain { said, .. } if now >= said) {
             return false;
         }
         let late = self.gang_of(self.seat_at(seat).tenant);
-        let holds_up = |gang: &GangKey| {
-            let mut devices =
-                self.gang_seats(gang).filter(|&seat| self.has_work(seat)).map(|seat| self.seat_at(seat).device);
-            devices.any(|device| device != d && self.waits_on(late, device))
+        let holds_up = |gang: GangKey| {
+            let mut seats =
+                self.gang_seats(&gang).filter(|&seat| self.has_work(seat)).map(|seat| self.seat_at(seat).device);
+            seats.any(|device| device != d && self.waits_on(late, device))
         };
-        let mut gangs = self.gangs_of(&self.seats_of(d));
-        gangs.retain(|gang| *gang != late && self.waits_on(*gang, d) && holds_up(gang));
-        if gangs.is_empty() {
+        let mut gangs = self.seats_of(d).into_iter().map(|seat| self.gang_of(self.seat_at(seat).tenant));
+        if !gangs.any(|gang| gang != late && self.waits_on(gang, d) && holds_up(gang)) {
             return false;
         }
-        gangs.push(late);
-        self.gangs.crosswise.retain(|_, until| now < *until);
-        for gang in gangs {
-            self.gangs.crosswise.insert(gang, now.saturating_add(SHARED_NS));
-            for seat in self.gang_seats(&gang).collect::<Vec<_>>() {
-                let device = index(self.seat_at(seat).device);
-                self.devices[device].dirty |= device != index(d);
-            }
+        self.gangs.crosswise.retain(|_, found| now < found.saturating_add(REMEMBERED_NS));
+        self.gangs.crosswise.insert(late, now);
+        let is_shared = self.sharing_of(d, now) != DeviceSharing::Leases;
+        for seat in self.gang_seats(&late).collect::<Vec<_>>() {
+            let device = index(self.seat_at(seat).device);
+            self.devices[device].dirty |= is_shared && device != index(d);
         }
-        self.sharing_of(d, now) != DeviceSharing::Leases
+        is_shared
     }
 
-    /// True if the tenant has the device, or work that is overdue there.
+    /// True if the tenant has the device (its kernels may run), or overdue work there.
     fn has_work(&self, seat: SeatIx) -> bool {
         matches!(self.seat_at(seat).place, SeatPlace::Current | SeatPlace::Overdue)
     }
 
-    /// True if a member of the gang waits at the gate of this device.
+    /// True if a member of the gang waits to launch on this device, for a lease or for its ceiling.
     fn waits_on(&self, gang: GangKey, d: DeviceId) -> bool {
         let is_held = matches!(self.devices[index(d)].phase, DevicePhase::Held { .. });
         self.gang_seats(&gang).map(|seat| self.seat_at(seat)).filter(|seat| seat.device == d && !seat.paused).any(
@@ -109,19 +120,26 @@ impl Arbiter {
     }
 }
 
-/// True if time slices, or the others' ceilings, leave this tenant what its floor and its weight promise. A higher class
-/// is promised all that it wants.
-fn keeps_its_part(seat: &Seat, here: &[&Seat]) -> bool {
-    if here.iter().any(|other| other.terms.class > seat.terms.class) {
-        return false;
-    }
+/// True if nobody loses by sharing the device by time slices and the gangs' ceilings. Each gang keeps its floor and its
+/// class. Every other tenant keeps what its weight promises next to the gangs too.
+fn may_share(gangs: &[&Seat], others: &[&Seat]) -> bool {
     let floor_of = |seat: &Seat| seat.terms.floor.map_or(0, |floor| u64::from(floor.as_permille()));
     let ceiling_of = |seat: &Seat| seat.terms.effective_ceiling().map_or(1000, |limit| u64::from(limit.as_permille()));
     let weight_of = |seat: &Seat| u64::from(seat.terms.weight.max(1));
-    let sum = |of: &dyn Fn(&Seat) -> u64| here.iter().map(|seat| of(seat)).sum::<u64>();
-    let rest = 1000u64.saturating_sub(sum(&floor_of));
-    let promised = (floor_of(seat) + rest * weight_of(seat) / sum(&weight_of)).min(ceiling_of(seat));
-    let by_slices = 1000 * seat.members.len() as u64 / sum(&|seat| seat.members.len() as u64);
-    let by_ceilings = 1000u64.saturating_sub(sum(&ceiling_of) - ceiling_of(seat));
-    promised <= by_slices.max(by_ceilings)
+    let sum = |of: &dyn Fn(&Seat) -> u64| gangs.iter().map(|seat| of(seat)).sum::<u64>();
+    let (floors, ceilings, weights) = (sum(&floor_of), sum(&ceiling_of), sum(&weight_of));
+    let members = gangs.iter().chain(others).map(|seat| seat.members.len() as u64).sum::<u64>().max(1);
+    let by_slices = |seat: &Seat| 1000 * seat.members.len() as u64 / members;
+    let class = gangs.first().map(|seat| seat.terms.class);
+    let keeps_floor = |seat: &&Seat| Some(seat.terms.class) == class && floor_of(seat) <= by_slices(seat);
+    let keeps_part = |seat: &&Seat| {
+        let rest = 1000u64.saturating_sub(floors + floor_of(seat));
+        let promised = floor_of(seat) + rest * weight_of(seat) / (weights + weight_of(seat));
+        let by_ceilings = if others.len() == 1 { 1000u64.saturating_sub(ceilings) } else { 0 };
+        // Under a ceiling it would pay for the time slices of others.
+        seat.terms.effective_ceiling().is_none()
+            && Some(seat.terms.class) >= class
+            && promised <= by_slices(seat).max(by_ceilings)
+    };
+    gangs.iter().all(keeps_floor) && others.iter().all(keeps_part)
 }

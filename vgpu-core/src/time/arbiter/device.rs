@@ -308,11 +308,11 @@ impl Arbiter {
                 false
             }
             DevicePhase::Drain { seat, .. } => {
-                if self.find_crosswise(d, seat, now) {
-                    return true;
-                }
                 let over = |slot: &SlotId| self.slot_at(*slot).ends_within(self.config.handover);
                 let drained = self.devices[index(d)].draining.iter().all(over);
+                if !drained && self.find_crosswise(d, seat, now) {
+                    return true;
+                }
                 let end = self.drain_deadline(d);
                 let waited_for = self.devices[index(d)].order.any_ready() || self.devices[index(d)].reserved.is_some();
                 let stuck = now >= self.stuck_at(d) && self.waits_for_itself(d, seat);

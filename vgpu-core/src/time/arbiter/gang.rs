@@ -31,7 +31,7 @@ pub(super) enum GangKey {
 pub(super) struct GangTable {
     of: BTreeMap<TenantId, GangId>,
     tenants: BTreeMap<GangId, Vec<TenantId>>,
-    /// The gangs that were found to wait crosswise, and until when that counts.
+    /// The gangs that were found to wait crosswise, and when they were last found.
     pub crosswise: BTreeMap<GangKey, u64>,
 }
 

@@ -56,6 +56,8 @@ pub(super) struct Seat {
     pub paused: bool,
     /// When the tenant last stopped wanting the device, or was paused while it wanted it.
     pub slept: Option<u64>,
+    /// When debts from waits across devices were last forgiven.
+    pub forgiven: Option<u64>,
     /// All device time charged to the tenant here, in ns.
     pub charged: u64,
     /// Device time measured here and not charged, because others used the device at the same time, in ns.
@@ -84,6 +86,7 @@ impl Seat {
             tired: false,
             paused: false,
             slept: None,
+            forgiven: None,
             charged: 0,
             excused: 0,
             waits_since: None,
@@ -144,6 +147,12 @@ impl Seat {
         self.virtual_time = rejoin_time(self.virtual_time, least, credit, self.to_units(pause));
         self.floor_zero = self.floor_zero.max(floor.min(self.floor_zero.saturating_add(pause)));
         self.account.note_idle(now);
+    }
+
+    /// Moves its virtual time between these two, or one quantum before.
+    pub fn join_between(&mut self, least: u64, most: u64, config: &TimeConfig) {
+        let credit = self.to_units(quantum_of(config, &self.terms));
+        self.virtual_time = self.virtual_time.min(most).max(least.saturating_sub(credit));
     }
 
     /// Keeps its lead over others at the same device time when its weight or class changes. `before` is the least
