@@ -5,8 +5,9 @@
 //! time; this makes shares exact. In reading order: the inputs ([`terms`](Terms)), the interface ([`Decision`],
 //! [`MemberUsage`]), joining and leaving (`members`), requests (`wishes`), a tenant's position (`place`), the choice
 //! of the next (`order`), charges (`charge`, `seat`), one device from decision to decision (`device`), the life of a
-//! lease (`lease`, `drain`; `alone`: without one), several devices at once (`gang`), gangs that wait for each
-//! other crosswise (`crosswise`), administrators' decisions (`common`), the tenants that wait (`waiting`), and checks of the members' reports ([`audit`]).
+//! lease (`lease`, `drain`; `alone`: without one), several devices at once (`gang`), gangs that wait for each other
+//! (`crosswise`), devices without leases and pauses (`common`), the tenants that wait (`waiting`), and checks of the
+//! members' reports ([`audit`]).
 //!
 //! Driven by events: the caller reports each event ([`Arbiter::request_launch`], [`Arbiter::apply_report`],
 //! [`Arbiter::leave_device`], [`Arbiter::set`]). Then it calls [`Arbiter::tick`], which returns the gates that

@@ -12,8 +12,8 @@ use super::seat::{SeatIx, SeatPlace};
 use super::terms::{DeviceId, DeviceSharing, SlotId, TenantId};
 use super::{Arbiter, index};
 
-/// A tenant whose gang waits crosswise may owe this much device time. It is forgiven once in [`SHARED_NS`]. So its members
-/// exceed its ceiling by at most a tenth of the device in that time, even if they keep to no account.
+/// A tenant whose gang waits crosswise may owe this much device time. It is forgiven once in [`SHARED_NS`]. So its
+/// members exceed its ceiling by at most a tenth of the device in that time, even if they keep to no account.
 const MAX_CROSSWISE_DEBT_NS: u64 = 1_000_000_000;
 
 impl Arbiter {
@@ -130,8 +130,8 @@ impl Arbiter {
         }
     }
 
-    /// Levels the tenants of a device on which gangs waited crosswise. It was shared by time slices, so nobody is owed time
-    /// for that, nor owes some. What a gang's tenants owe under their ceilings is forgiven.
+    /// Levels the tenants of a device on which gangs waited crosswise. It was shared by time slices, so nobody is
+    /// owed time for that, nor owes some. What a gang's tenants owe under their ceilings is forgiven.
     fn end_crosswise(&mut self, d: DeviceId, now: u64) {
         let (gangs, moments) = self.crosswise_seats(d, now);
         if moments.len() < 2 {

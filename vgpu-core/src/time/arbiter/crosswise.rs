@@ -1,16 +1,16 @@
-//! Gangs that wait crosswise: each waits for a launch on a device on which the other one's kernel waits too. Their kernels
-//! wait for each other across devices, as the ranks of a collective do.
+//! Gangs that wait crosswise: each waits for a launch on a device on which the other one's kernel waits too. Their
+//! kernels wait for each other across devices, as the ranks of a collective do.
 //!
-//! Leases of two such gangs end apart. A kernel of one gang then stays on its device and waits for a launch on another
-//! device. There a kernel of the other gang stays, and waits in the same way. So their devices are shared by budgets for a
-//! while, as under MPS: all members launch at the same time, and each tenant keeps to its ceiling by its members' own
-//! accounts.
+//! Leases of two such gangs end apart. A kernel of one gang then stays on its device and waits for a launch on
+//! another device. There a kernel of the other gang stays, and waits in the same way. So their devices are shared by
+//! budgets for a while, as under MPS: all members launch at the same time, and each tenant keeps to its ceiling by
+//! its members' own accounts.
 //!
-//! A gang is found if it waits at the gate of a device on which another gang has work. That gang must wait at the gate
-//! of a device where work of the first gang is late: a drain is not over when its estimate and its allowance have passed.
-//! Long kernels that wait for nobody can look the same once. So both gangs must be found. No other tenant on a device may
-//! lose by that: time slices, or the gangs' ceilings, must leave it what its floor and its weight promise. Otherwise the
-//! leases stay.
+//! A gang is found if it waits at the gate of a device on which another gang has work. That gang must wait at the
+//! gate of a device where work of the first gang is late: a drain is not over when its estimate and its allowance
+//! have passed. Long kernels that wait for nobody can look the same once. So both gangs must be found. No other
+//! tenant on a device may lose by that: time slices, or the gangs' ceilings, must leave it what its floor and its
+//! weight promise. Otherwise the leases stay.
 //!
 //! Not here: devices without leases ([`super::common`]), leases on several devices at once ([`super::gang`]).
 
@@ -23,7 +23,8 @@ use super::{Arbiter, index};
 /// A device is shared by budgets for this long after the last of two gangs was found. Then leases are tried again, in
 /// which such gangs do little for up to a tenth of a second.
 pub(super) const SHARED_NS: u64 = 10_000_000_000;
-/// A gang counts as found for this long, as one of two. When leases are tried again, only one of them is found at first.
+/// A gang counts as found for this long, as one of two. When leases are tried again, only one of them is found at
+/// first.
 const REMEMBERED_NS: u64 = 6 * SHARED_NS;
 
 impl Arbiter {

@@ -47,14 +47,14 @@ impl Crossed {
     /// The kernel of tenant `first[device]` runs on that device, and the other tenant waits there.
     fn cross(&mut self, first: [usize; 2]) {
         self.desk.now = self.begin * MS;
-        for device in 0..2 {
-            let slot = self.slots[first[device]][device];
+        for (device, tenant) in first.into_iter().enumerate() {
+            let slot = self.slots[tenant][device];
             self.desk.wants(slot);
             self.at(self.begin * MS);
             self.desk.runs(slot, u64::MAX);
         }
-        for device in 0..2 {
-            self.desk.wants(self.slots[1 - first[device]][device]);
+        for (device, tenant) in first.into_iter().enumerate() {
+            self.desk.wants(self.slots[1 - tenant][device]);
         }
     }
 
