@@ -211,24 +211,3 @@ impl PagesSlot {
         &session.report.slots[self.index]
     }
 }
-
-#[cfg(all(test, not(loom)))]
-mod tests {
-    use crate::daemon::test_pages::StandIn;
-    use crate::ffi::clock;
-    use vgpu_core::time::config::{DAEMON_GONE_NS, HOST_RESUME_NS};
-
-    /// Behind a pause of the host, a member may run before its daemon.
-    #[test]
-    fn a_daemon_is_gone_only_if_its_old_heartbeat_was_seen_for_a_while() {
-        let daemon = StandIn::new();
-        let session = daemon.pages_slot().session;
-        let resumed = clock::now() + 2 * DAEMON_GONE_NS;
-        assert!(session.is_beating(resumed), "seen for the first time");
-        assert!(session.is_beating(resumed + HOST_RESUME_NS));
-        assert!(!session.is_beating(resumed + HOST_RESUME_NS + 1));
-        daemon.beat();
-        assert!(session.is_beating(resumed + HOST_RESUME_NS + 2), "another heartbeat, also too old by then");
-        assert!(session.is_beating(clock::now()));
-    }
-}

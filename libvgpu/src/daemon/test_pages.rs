@@ -9,6 +9,7 @@ use vgpu_core::protocol::page::{AllowedUse, BeatPage, BoardPage, ReportPage, Unc
 use vgpu_core::protocol::wire;
 use vgpu_core::protocol::wire::{Descriptor, Welcome};
 use vgpu_core::time::arbiter::{Gate, Terms};
+use vgpu_core::time::config::{DAEMON_GONE_NS, HOST_RESUME_NS};
 use vgpu_core::time::gate::loss::OnLoss;
 
 const EPOCH: u64 = 7;
@@ -71,4 +72,18 @@ impl StandIn {
     pub fn set_gate(&self, gate: Gate) {
         self.board.slots[0].change_gate(&gate);
     }
+}
+
+/// After a pause of the host, a member may run before its daemon.
+#[test]
+fn a_daemon_is_gone_only_if_its_old_heartbeat_was_seen_for_a_while() {
+    let daemon = StandIn::new();
+    let session = daemon.session;
+    let resumed = clock::now() + 2 * DAEMON_GONE_NS;
+    assert!(session.is_beating(resumed), "seen for the first time");
+    assert!(session.is_beating(resumed + HOST_RESUME_NS));
+    assert!(!session.is_beating(resumed + HOST_RESUME_NS + 1));
+    daemon.beat();
+    assert!(session.is_beating(resumed + HOST_RESUME_NS + 2), "another heartbeat, also too old by then");
+    assert!(session.is_beating(clock::now()));
 }
