@@ -80,10 +80,12 @@ fn a_daemon_is_gone_only_if_its_old_heartbeat_was_seen_for_a_while() {
     let daemon = StandIn::new();
     let session = daemon.session;
     let resumed = clock::now() + 2 * DAEMON_GONE_NS;
-    assert!(session.is_beating(resumed), "seen for the first time");
+    // Seen for the first time.
+    assert!(session.is_beating(resumed));
     assert!(session.is_beating(resumed + HOST_RESUME_NS));
     assert!(!session.is_beating(resumed + HOST_RESUME_NS + 1));
     daemon.beat();
-    assert!(session.is_beating(resumed + HOST_RESUME_NS + 2), "another heartbeat, also too old by then");
+    // Another heartbeat, which is too old by then, too.
+    assert!(session.is_beating(resumed + HOST_RESUME_NS + 2));
     assert!(session.is_beating(clock::now()));
 }
