@@ -131,10 +131,11 @@ impl Arbiter {
     }
 
     /// Levels the tenants of a device on which gangs waited crosswise. It was shared by time slices, so nobody is
-    /// owed time for that, nor owes some. What a gang's tenants owe under their ceilings is forgiven.
+    /// owed time for that, nor owes some. The debts of the gangs' tenants under their ceilings are forgiven.
     fn end_crosswise(&mut self, d: DeviceId, now: u64) {
-        let (gangs, moments) = self.crosswise_seats(d, now);
-        if moments.len() < 2 {
+        // The phase also ends if one of the gangs leaves.
+        let (gangs, _) = self.crosswise_seats(d, now);
+        if gangs.is_empty() {
             return;
         }
         let (config, clock) = (self.config, self.devices[index(d)].order.floor_clock(now));

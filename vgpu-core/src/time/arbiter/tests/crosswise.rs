@@ -186,3 +186,31 @@ fn after_the_phase_nobody_is_far_ahead_or_behind() {
     assert!(apart <= 50 * MS, "{apart} ns apart");
     assert!(seat(0).floor_zero >= now - 10 * MS, "{} of {now}", seat(0).floor_zero);
 }
+
+/// A neighbour that comes and goes ends the phase as often as it likes.
+#[test]
+fn a_debt_is_forgiven_once_in_ten_seconds() {
+    let limited = Terms { ceiling: Share::from_percent(30), ..Terms::default() };
+    let mut crossed = Crossed::new([limited; 2], &[]);
+    let mut ms = crossed.begin + crossed.all_run_within(1_000).unwrap();
+    let member = crossed.slots[0][0];
+    let mut debt_after_phase = || {
+        ms += 900;
+        crossed.desk.book.of(member).busy += 900 * MS;
+        crossed.at(ms * MS);
+        let standing = |desk: &Desk| desk.arbiter.tenant_standing(TenantId(0), D0, ms * MS).unwrap();
+        let before = standing(&crossed.desk).balance.unwrap();
+        crossed.desk.arbiter.pause_tenant(TenantId(1), D0, true, ms * MS);
+        crossed.at(ms * MS);
+        assert_ne!(crossed.desk.arbiter.devices[0].phase, DevicePhase::Common);
+        let after = standing(&crossed.desk).balance.unwrap();
+        crossed.desk.arbiter.pause_tenant(TenantId(1), D0, false, ms * MS);
+        crossed.at(ms * MS);
+        assert_eq!(crossed.desk.arbiter.devices[0].phase, DevicePhase::Common);
+        (before, after)
+    };
+    let (before, after) = debt_after_phase();
+    assert!(before < 0 && after >= 0, "{before}, then {after}");
+    let (before, after) = debt_after_phase();
+    assert!(before < 0 && after < 0, "{before}, then {after}");
+}
