@@ -38,8 +38,8 @@ pub enum DeviceSharing {
     Leases,
     /// All members launch at the same time, and each tenant is held to its ceiling alone. For a device under MPS, where
     /// the work of several processes runs at once: a member that waited for a lease would leave the device idle. Also
-    /// for a lost device, whose work never ends: a member that waited would get the driver's error late. A device that is
-    /// shared by leases is shared like this for a while if gangs wait crosswise on it.
+    /// for a lost device, whose work never ends: a member that waited would get the driver's error late.
+    /// A device of `Leases` is shared like this for a while if gangs wait crosswise on it.
     Budgets,
     /// All members launch without limits, unmeasured: no tenant has terms about time.
     Unlimited,
