@@ -50,16 +50,16 @@ impl Daemon {
         daemon
     }
 
-    /// Starts the tenant `part` and passes the pages to it.
+    /// Passes the pages to the tenant `part` and starts it: a tenant that ends at once finds them sent.
     fn admit(&self, part: &str) -> (Child, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
+        let files = [self.board.file_to_hand_out(), self.report.file_to_hand_out(), self.beat.file_to_hand_out()];
+        assert_eq!(descriptors::send(ours.as_fd(), b"p", &files).unwrap(), 1);
         let child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", part, "--ignored", "--test-threads=1", "--nocapture"])
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .unwrap();
-        let files = [self.board.file_to_hand_out(), self.report.file_to_hand_out(), self.beat.file_to_hand_out()];
-        assert_eq!(descriptors::send(ours.as_fd(), b"p", &files).unwrap(), 1);
         ours.set_read_timeout(Some(PATIENCE)).unwrap();
         (child, ours)
     }
