@@ -61,23 +61,28 @@ pub const BASE: TimeConfig = TimeConfig::DEFAULT;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// D for a tenant that has had a device to itself for long. A program that computes, or wakes up late, leaves the
-/// device idle only after that much work. A tenant that arrives later waits for at most that much, once.
-pub const ALONE_IN_FLIGHT_NS: u64 = 250 * MS;
-/// An event marker follows this much estimated work. A marker costs a record and a query, about a microsecond of the
-/// host; a distance of 250 us keeps that below half a percent.
-pub const MARKER_INTERVAL_NS: u64 = 250 * US;
+/// The time over which shares are promised. A tenant owes at most this much device time, and an exception from leases
+/// lasts this long.
+pub const PROMISED_OVER_NS: u64 = 10_000 * MS;
 /// A ceiling keeps at most this much unused time, times the ceiling.
 pub const BURST_NS: u64 = 50 * MS;
-/// A daemon without a heartbeat for this long is gone.
-pub const DAEMON_GONE_NS: u64 = 250 * MS;
-/// A member that sees an old heartbeat waits this long for the next one. After a pause of the whole host, the daemon
-/// and its members run again at the same moment, and a member may be first.
-pub const HOST_RESUME_NS: u64 = 50 * MS;
-
 /// A launch whose device time is below this counts as short: the launch call itself takes about as long. An
 /// undisturbed call takes no longer than this.
 pub const SHORT_LAUNCH_NS: u64 = 5 * US;
+/// Greatest delay of a driver's sample by NVML's documentation, and the longest time of which one is the mean.
+pub const SAMPLE_LAG_NS: u64 = 1_000 * MS;
+
+/// D for a tenant that has had a device to itself for long: 250 ms. A program that computes, or wakes up late, leaves
+/// the device idle only after that much work. A tenant that arrives later waits for at most that much, once.
+pub const ALONE_IN_FLIGHT_NS: u64 = BASE.alone / 4;
+/// An event marker follows this much estimated work: 250 us. A marker costs a record and a query, about a microsecond
+/// of the host, so this distance keeps the cost below half a percent.
+pub const MARKER_INTERVAL_NS: u64 = small_part(BASE.quantum);
+/// A daemon without a heartbeat for this long is gone: 250 ms.
+pub const DAEMON_GONE_NS: u64 = 25 * BASE.heartbeat;
+/// A member that sees an old heartbeat waits this long for the next one: 50 ms. After a pause of the whole host, the
+/// daemon and its members run again at the same moment, and a member may be first.
+pub const HOST_RESUME_NS: u64 = DAEMON_GONE_NS / 5;
 
 /// A sixteenth of a duration: the part that is too small to act on.
 #[must_use]

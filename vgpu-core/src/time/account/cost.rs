@@ -10,10 +10,10 @@
 //! launches one at a time. Functions that replaced each other for ever would never become certain.
 
 use crate::sync::{AtomicU64, Ordering};
-use crate::time::config::is_longer;
+use crate::time::config::{SHORT_LAUNCH_NS, is_longer};
 
-/// The estimate for a function that was never measured, in nanoseconds.
-pub const UNKNOWN_COST_NS: u64 = 20_000;
+/// The estimate for a function that was never measured, in nanoseconds: 20 us.
+pub const UNKNOWN_COST_NS: u64 = 4 * SHORT_LAUNCH_NS;
 
 /// A mean is of about this many measurements: a new one moves an average by one part in this many of the difference.
 pub const MEASUREMENTS_OF_MEAN: u64 = 8;

@@ -13,7 +13,7 @@
 //! Not here: markers of a busy stream, which have no lead.
 
 use super::cost::MEASUREMENTS_OF_MEAN;
-use crate::time::config::small_part;
+use crate::time::config::{SHORT_LAUNCH_NS, small_part};
 
 /// The visible part, in thousandths of a call, of a driver whose work becomes visible at the end of a call.
 const WHOLE_CALL: i64 = 1000;
@@ -23,7 +23,7 @@ const LEAST_PART: i64 = 500;
 /// calls differ by 300 ns each.
 const PRIOR_WEIGHT: i64 = 2_000_000;
 /// Differences between calls above this are the work of an interrupt, at an unknown moment of the call.
-const MAX_DIFFERENCE_NS: u64 = 2_000;
+const MAX_DIFFERENCE_NS: u64 = SHORT_LAUNCH_NS / 2;
 
 /// A launch that was measured from a begin marker on an idle stream.
 #[derive(Clone, Copy, Debug)]

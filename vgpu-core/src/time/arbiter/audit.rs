@@ -7,15 +7,13 @@
 
 use std::collections::VecDeque;
 
-use crate::time::config::{BASE, BURST_NS, is_longer};
+use crate::time::config::{BASE, BURST_NS, SAMPLE_LAG_NS, is_longer};
 
 /// Length of the compared window, in ns.
 const AUDIT_WINDOW_NS: u64 = 2 * SAMPLE_LAG_NS;
 /// Length of a second window for reports, in ns. The reports compared cover the samples' time and twice their lag more,
 /// so within the shorter window a member could hide almost half of its work.
 const REPORTS_WINDOW_NS: u64 = 4 * AUDIT_WINDOW_NS;
-/// Greatest delay of a driver's sample by NVML's documentation, and the longest time of which one is the mean, in ns.
-const SAMPLE_LAG_NS: u64 = 1_000_000_000;
 /// Work without a lease, or without a report, that counts as a finding, in ns of a window: a tenth. Samples are whole
 /// percents of a second.
 const AUDIT_MARGIN_NS: u64 = AUDIT_WINDOW_NS / 10;

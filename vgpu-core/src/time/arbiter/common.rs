@@ -14,7 +14,7 @@ use super::{Arbiter, index};
 
 /// A tenant whose gang waits crosswise may owe this much device time. It is forgiven once in [`SHARED_NS`]. So its
 /// members exceed its ceiling by at most a tenth of the device in that time, even if they keep to no account.
-const MAX_CROSSWISE_DEBT_NS: u64 = 1_000_000_000;
+const MAX_CROSSWISE_DEBT_NS: u64 = SHARED_NS / 10;
 
 impl Arbiter {
     /// Sets how the tenants of this device share it. Takes effect with the next [`Self::tick`].

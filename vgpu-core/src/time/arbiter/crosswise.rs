@@ -19,10 +19,11 @@ use super::gang::GangKey;
 use super::seat::{Seat, SeatIx, SeatPlace};
 use super::terms::{DeviceId, DeviceSharing};
 use super::{Arbiter, index};
+use crate::time::config::PROMISED_OVER_NS;
 
 /// A device is shared by budgets for this long after the last of two gangs was found. Then leases are tried again, in
 /// which such gangs do little for up to a tenth of a second.
-pub(super) const SHARED_NS: u64 = 10_000_000_000;
+pub(super) const SHARED_NS: u64 = PROMISED_OVER_NS;
 /// A gang counts as found for this long, as one of two. When leases are tried again, only one of them is found at
 /// first.
 const REMEMBERED_NS: u64 = 6 * SHARED_NS;

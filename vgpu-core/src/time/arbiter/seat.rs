@@ -7,7 +7,7 @@ use super::decision::{Gate, MemberUsage};
 use super::order::SeatKey;
 use super::terms::{DeviceId, SlotId, TenantId, Terms, quantum_of};
 use crate::time::account::{Account, Admission, TICKS_PER_NS};
-use crate::time::config::{BASE, BURST_NS, TimeConfig, is_longer};
+use crate::time::config::{BASE, BURST_NS, PROMISED_OVER_NS, TimeConfig, is_longer};
 use crate::time::recent_most::RecentMost;
 use crate::time::virtual_time::rejoin_time;
 use crate::units::share::Share;
@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 pub(super) type SeatIx = u32;
 
 /// The furthest that virtual time runs ahead of the least: excess beyond the weight's part is repaid up to this.
-const MAX_ADVANCE_NS: u64 = 10_000_000_000;
+const MAX_ADVANCE_NS: u64 = PROMISED_OVER_NS;
 
 /// State of a tenant on a device, with regard to the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
