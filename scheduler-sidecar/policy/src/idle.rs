@@ -373,6 +373,10 @@ impl IdleWatch {
                 }
             }
         }
+        if plan.dry_run || !plan.steps.iter().any(|step| step.kind == StepKind::Terminate) {
+            // The plan changed within the grace. A step that is only told, or is gone, kills nothing.
+            self.asked = None;
+        }
         if harmless.is_none() {
             // It launches again, below its threshold: what would lose a launch does not hold any longer.
             self.taken.retain(|kind| !kind.is_harmful());

@@ -196,6 +196,25 @@ fn a_process_that_joins_within_the_grace_does_not_spare_the_processes_that_were_
     assert_eq!(kills, [20], "30 s after they were asked");
 }
 
+/// A step of a dry run sends its event and does nothing else, and so does one that the file no longer has.
+#[test]
+fn processes_that_were_asked_to_end_are_not_killed_once_a_dry_run_began_or_the_step_is_gone() {
+    type Change = fn(&mut IdlePlan);
+    let changes: [Change; 2] = [|plan| plan.dry_run = true, |plan| plan.steps.clear()];
+    for change in changes {
+        let mut tenant = Tenant::new(&[(StepKind::Terminate, 60)]);
+        tenant.live_for(BUSY, 2);
+        assert_eq!(tenant.steps_of(HOLDING, 190), [(180, StepKind::Terminate)]);
+        let before = tenant.plan.clone();
+        change(&mut tenant.plan);
+        let mut undone = Tenant { plan: before, watch: tenant.watch.clone(), now: tenant.now };
+        assert!((1..=100).all(|_| !tenant.live(HOLDING).is_kill_due));
+        // The change is undone within the grace, which would have ended 20 s later.
+        undone.watch.take_sample(&tenant.plan, undone.now);
+        assert!((1..=25).all(|_| !undone.live(HOLDING).is_kill_due));
+    }
+}
+
 #[test]
 fn a_dry_run_tells_the_steps_and_changes_nothing() {
     let mut tenant = Tenant::new(&[(StepKind::Lower, 0), (StepKind::Reclaimable, 0), (StepKind::Terminate, 10)]);
