@@ -355,6 +355,8 @@ impl IdleWatch {
     }
 
     fn collect_steps(&mut self, plan: &IdlePlan, now: &UseSample, news: &mut UseNews) {
+        // A reload dropped these steps, so they do not hold any longer.
+        self.taken.retain(|kind| plan.steps.iter().any(|step| step.kind == *kind));
         // A launch would be lost: such a step counts from the last one on.
         let harmless = [self.still_since, self.stuck_since].into_iter().flatten().min();
         let needed = |after: Duration| to_ns(plan.idle_after.saturating_add(after));

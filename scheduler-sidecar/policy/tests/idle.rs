@@ -215,6 +215,21 @@ fn processes_that_were_asked_to_end_are_not_killed_once_a_dry_run_began_or_the_s
     }
 }
 
+/// A reload changes `idle_steps` of a tenant that is idle.
+#[test]
+fn a_step_that_the_file_has_no_longer_does_not_hold_and_one_that_it_has_again_is_due_again() {
+    use StepKind::{Lower, Reclaimable, Suspend};
+    let mut tenant = Tenant::new(&[(Lower, 0), (Reclaimable, 0), (Suspend, 10)]);
+    assert_eq!(tenant.steps_of(HOLDING, 200).len(), 3);
+    let all = std::mem::take(&mut tenant.plan.steps);
+    tenant.plan.steps = vec![all[1]];
+    assert_eq!(tenant.live(HOLDING), UseNews::default());
+    assert_eq!(tenant.watch.taken_steps(), [Reclaimable]);
+    assert_eq!(tenant.watch.restriction(&tenant.plan), None);
+    tenant.plan.steps = all;
+    assert_eq!(tenant.steps_of(HOLDING, 10), [(1, Lower), (1, Suspend)]);
+}
+
 #[test]
 fn a_dry_run_tells_the_steps_and_changes_nothing() {
     let mut tenant = Tenant::new(&[(StepKind::Lower, 0), (StepKind::Reclaimable, 0), (StepKind::Terminate, 10)]);
