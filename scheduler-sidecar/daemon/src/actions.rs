@@ -197,6 +197,20 @@ impl ActionRunner {
         self.0.book.lock().once.withdraw(tenant);
     }
 
+    /// A runner without actions, whose runs all wait.
+    #[cfg(test)]
+    pub fn without_threads() -> Self {
+        let runner = Self::new(&[], Vec::new());
+        runner.0.book.lock().once = OnceQueue::without_threads();
+        runner
+    }
+
+    /// The tenants of the runs that wait.
+    #[cfg(test)]
+    pub fn waiting_tenants(&self) -> Vec<String> {
+        self.0.book.lock().once.waiting_tenants()
+    }
+
     /// A thread of the queue of runs: one program after the other.
     fn work_once(&self) {
         while let Some((plan, event)) = self.take_once() {

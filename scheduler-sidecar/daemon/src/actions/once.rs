@@ -29,6 +29,18 @@ pub(super) struct OnceQueue {
 }
 
 impl OnceQueue {
+    /// A queue whose runs all wait.
+    #[cfg(test)]
+    pub fn without_threads() -> Self {
+        Self { running: MAX_RUNNING, ..Self::default() }
+    }
+
+    /// The tenants of the runs that wait.
+    #[cfg(test)]
+    pub fn waiting_tenants(&self) -> Vec<String> {
+        self.waiting.iter().filter_map(|run| run.event.tenant.clone()).collect()
+    }
+
     /// Takes a run. Returns true if it needs a further thread.
     pub fn offer(&mut self, run: OnceRun) -> bool {
         self.waiting.push_back(run);

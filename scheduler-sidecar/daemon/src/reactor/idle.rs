@@ -21,6 +21,7 @@ use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 use super::Reactor;
 use super::members::signal_process;
 use crate::actions::once::OnceRun;
+use crate::journal::EventJournal;
 use vgpu_control::finding::ProcessId;
 
 /// Time after which a program that suspends is killed.
@@ -42,7 +43,7 @@ struct FollowedTenant {
     asked: BTreeSet<ProcessId>,
     /// Bounds that hold for the tenant, and why.
     restriction: Option<(Restriction, UseState)>,
-    /// True while the step `suspend` holds.
+    /// True while the step `suspend` holds, and is not only told.
     holds_suspend_step: bool,
 }
 
@@ -59,6 +60,13 @@ impl FollowedTenant {
             self.given = Some((plan.clone(), mode));
         }
     }
+
+    /// Notes whether the step `suspend` holds. A run that waits ends with the step.
+    fn set_suspend_step(&mut self, name: &str, holds: bool, journal: &EventJournal) {
+        if std::mem::replace(&mut self.holds_suspend_step, holds) && !holds {
+            journal.withdraw_once(name);
+        }
+    }
 }
 
 /// The tenants that are followed.
@@ -73,6 +81,14 @@ impl IdleFollower {
     /// The changes of terms that hold now.
     pub fn changes(&self) -> impl Iterator<Item = &UsageChange> {
         self.changes.iter()
+    }
+
+    /// Forgets all tenants. Their runs that wait end.
+    pub fn forget_all(&mut self, journal: &EventJournal) {
+        for (name, mut tenant) in std::mem::take(&mut self.tenants) {
+            tenant.set_suspend_step(&name, false, journal);
+        }
+        self.changes.clear();
     }
 
     fn collect_changes(&mut self) {
@@ -150,10 +166,8 @@ impl Reactor {
             if news.is_kill_due {
                 signal_processes(name, &tenant.asked_members(self.member_processes(*id)), Signal::KILL);
             }
-            let holds = tenant.watch.has_taken(StepKind::Suspend);
-            if std::mem::replace(&mut tenant.holds_suspend_step, holds) && !holds {
-                self.journal.withdraw_once(name);
-            }
+            let holds = tenant.watch.has_taken(StepKind::Suspend) && !tenant.plan.dry_run;
+            tenant.set_suspend_step(name, holds, &self.journal);
             let restriction = tenant.watch.restriction(&tenant.plan).map(|bounds| (bounds, tenant.watch.state()));
             is_other |= restriction != tenant.restriction;
             tenant.restriction = restriction;
@@ -169,7 +183,10 @@ impl Reactor {
             let names: BTreeSet<&str> = with_plan.map(|room| room.tenant.name.as_str()).collect();
             followed.retain(|name, tenant| {
                 let stays = names.contains(name.as_str());
-                is_other |= !stays && tenant.restriction.is_some();
+                if !stays {
+                    is_other |= tenant.restriction.is_some();
+                    tenant.set_suspend_step(name, false, &self.journal);
+                }
                 stays
             });
         }

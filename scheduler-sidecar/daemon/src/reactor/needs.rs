@@ -14,6 +14,7 @@ use vgpu_policy::idle::{ScaledUse, UseSample};
 use super::deadlines::DeadlineFollower;
 use super::idle::IdleFollower;
 use super::{Reactor, arbiter_number};
+use crate::journal::EventJournal;
 use crate::room::TenantRoom;
 
 /// Followed tenants.
@@ -69,8 +70,8 @@ impl NeedState {
     }
 
     /// Forgets what was seen of the tenants' use. The counts of deadlines stay.
-    pub fn forget_use(&mut self) {
-        self.idle = IdleFollower::default();
+    pub fn forget_use(&mut self, journal: &EventJournal) {
+        self.idle.forget_all(journal);
         self.read.clear();
         self.changed.clear();
     }

@@ -10,16 +10,20 @@ use vgpu_config::change::{TermsChange, WrittenChange};
 use vgpu_config::difference::PlanDifference;
 use vgpu_config::options::Options;
 use vgpu_config::schedule::WrittenBooking;
+use vgpu_config::usage::IdlePlan;
 use vgpu_control::SuspensionReport;
 use vgpu_control::finding::ProcessId;
+use vgpu_core::limits::Mode;
 use vgpu_core::protocol::wire::Hello;
 use vgpu_policy::cordons::CordonSubject;
+use vgpu_policy::idle::UseSample;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 
 use super::suspensions::SuspensionState;
 use super::*;
+use crate::actions::ActionRunner;
 use crate::config::TenantConfig;
 use crate::connection::PeerCredentials;
 use crate::journal::EventLayer;
@@ -345,6 +349,85 @@ fn connect(reactor: &mut Reactor, pid: u32, pid_inside: u32) -> ProcessId {
     let process = connection.process.unwrap();
     reactor.connections.insert(FIRST_CONNECTION + u64::from(pid), connection);
     process
+}
+
+/// Makes the next look at use now.
+fn look_at_use(reactor: &mut Reactor) {
+    if let Some(next) = &mut reactor.policies.next_usage {
+        *next = Instant::now();
+    }
+    reactor.follow_usage();
+}
+
+/// Takes samples of a tenant that holds memory and launches nothing, in each of these minutes.
+fn stay_idle(reactor: &mut Reactor, id: u64, minutes: std::ops::RangeInclusive<u64>) {
+    for minute in minutes {
+        let sample = UseSample { at: minute * 60_000_000_000, members: 1, memory: 1, ..UseSample::default() };
+        reactor.follow_idle(&[(id, sample)], 0);
+    }
+}
+
+/// The file loses the keys of the last tenant that is followed.
+#[test]
+fn a_lowered_tenant_has_its_own_terms_again_once_its_keys_are_gone() {
+    let (mut reactor, _dir) = start(&tenant("a", "weight = 5\nidle_steps = [\"lower\"]"));
+    let id = room_of(&reactor, "a");
+    let weight = |reactor: &Reactor| reactor.rooms[&id].tenant.on[0].terms.weight;
+    stay_idle(&mut reactor, id, 1..=5);
+    reactor.policies.usage = reactor.policies.needs.idle.changes().cloned().collect();
+    reactor.apply_policies(&ChangeNote::default());
+    let lowered = weight(&reactor);
+    reactor.rooms.get_mut(&id).unwrap().base.usage.idle = None;
+    reactor.apply_policies(&ChangeNote::default());
+    look_at_use(&mut reactor);
+    assert_eq!((lowered, weight(&reactor), reactor.policies.next_usage), (1, 5, None));
+}
+
+/// Programs of the step `suspend` wait while others run. One that begins later suspends processes at work, or those of
+/// a tenant that is not followed any more.
+#[test]
+fn a_run_of_the_step_suspend_that_waits_ends_with_its_reason() {
+    type Change = fn(&mut Reactor, &mut TenantConfig);
+    fn plan_of(tenant: &mut TenantConfig) -> &mut IdlePlan {
+        tenant.usage.idle.as_mut().unwrap()
+    }
+    let changes: [(&str, Change); 5] = [
+        ("the tenant is removed", |reactor, _| reactor.remove(&["a".to_owned()], "a test", None)),
+        ("its keys are gone", |_, tenant| tenant.usage.idle = None),
+        ("the step is gone", |_, tenant| plan_of(tenant).steps.clear()),
+        ("a dry run begins", |_, tenant| plan_of(tenant).dry_run = true),
+        ("it is only observed", |_, tenant| tenant.mode = Mode::Observe),
+    ];
+    let steps = "idle_steps = [\"suspend after 1h\"]\nidle_suspend = [\"/bin/true\"]";
+    let mut left = Vec::new();
+    for (why, change) in changes {
+        // The last followed tenant, and one of two.
+        for other in ["", steps] {
+            let (mut reactor, _dir) = start(&(tenant("a", steps) + &tenant("b", other)));
+            let actions = ActionRunner::without_threads();
+            reactor.journal.act_by(actions.clone());
+            let process = connect(&mut reactor, std::process::id(), 7);
+            reactor.proof = Some(ProofLink::without_thread(true));
+            reactor.proof.as_ref().unwrap().note_look(&[process], None);
+            let subscriber = tracing_subscriber::registry().with(EventLayer(reactor.journal.clone()));
+            let id = room_of(&reactor, "a");
+            tracing::subscriber::with_default(subscriber, || stay_idle(&mut reactor, id, 1..=80));
+            assert_eq!(actions.waiting_tenants(), ["a"]);
+            let mut base = reactor.rooms[&id].base.clone();
+            change(&mut reactor, &mut base);
+            if let Some(room) = reactor.rooms.get_mut(&id) {
+                room.base = base;
+            }
+            reactor.apply_policies(&ChangeNote::default());
+            if reactor.has_needs() {
+                stay_idle(&mut reactor, id, 81..=81);
+            } else {
+                look_at_use(&mut reactor);
+            }
+            left.extend(actions.waiting_tenants().iter().map(|_| (why, other)));
+        }
+    }
+    assert_eq!(left, []);
 }
 
 /// Two containers of a tenant have processes with the same ID inside.

@@ -18,14 +18,19 @@ impl Reactor {
             return;
         }
         self.policies.next_usage = Some(now + USAGE_PERIOD);
-        if self.follows_groups() {
+        let (groups, needs) = (self.follows_groups(), self.has_needs());
+        if groups {
             self.follow_groups();
         }
-        if self.has_needs() {
+        if needs {
             self.follow_needs();
+        } else {
+            // The last followed tenant lost its keys by the last decision.
+            self.policies.needs.forget_use(&self.journal);
         }
-        // At rest nothing changes, so the lists are compared where they lie.
-        if !self.usage_changes().eq(&self.policies.usage) {
+        // At rest nothing changes, so the lists are compared where they lie. A decision also ends looks without a
+        // policy.
+        if !(groups || needs) || !self.usage_changes().eq(&self.policies.usage) {
             self.policies.usage = self.usage_changes().cloned().collect();
             self.apply_policies(&ChangeNote::default());
         }
@@ -40,7 +45,7 @@ impl Reactor {
         }
         let state = &mut self.policies;
         if !needs {
-            state.needs.forget_use();
+            state.needs.forget_use(&self.journal);
         }
         if groups || needs {
             state.next_usage.get_or_insert_with(Instant::now);
