@@ -158,6 +158,10 @@ pub struct IdleWatch {
     /// Time at which the first of the states with steps began, in ns.
     began: u64,
     taken: Vec<StepKind>,
+    /// True if the last sample was taken in a dry run.
+    was_dry_run: bool,
+    /// End of the last dry run, in ns. Harmful steps count no time before it.
+    dry_run_ended: u64,
     /// Time at which processes were asked to end, and whether they were killed.
     asked: Option<(u64, bool)>,
     /// Bytes held multiplied by seconds, in this time of idleness.
@@ -218,7 +222,7 @@ impl IdleWatch {
     pub fn rests_until(&self, plan: &IdlePlan) -> Option<u64> {
         let last = self.last.filter(|_| self.is_steady)?;
         let end = |since: Option<u64>, span: Duration| since.map(|since| since.saturating_add(to_ns(span)));
-        let harmless = [self.still_since, self.stuck_since].into_iter().flatten().min();
+        let harmless = self.harmless_since();
         let states = [
             end(self.stuck_since, plan.stalled_after),
             end(self.still_since, plan.idle_after),
@@ -249,6 +253,11 @@ impl IdleWatch {
     /// Takes the next sample.
     pub fn take_sample(&mut self, plan: &IdlePlan, sample: UseSample) -> UseNews {
         let is_same = self.last.is_some_and(|last| UseSample { at: sample.at, ..last } == sample);
+        if std::mem::replace(&mut self.was_dry_run, plan.dry_run) && !plan.dry_run {
+            // Nobody expects a signal in the second after a dry run, so no step that was told is taken at once.
+            self.taken.retain(|kind| !kind.is_harmful());
+            self.dry_run_ended = sample.at;
+        }
         let news = self.judge_sample(plan, sample);
         // Use within the last minutes changes their average as time passes.
         let is_level = self.window.front().is_none_or(|(_, sum)| *sum == sample.scaled_ns)
@@ -354,11 +363,16 @@ impl IdleWatch {
         passed >= to_ns(plan.over_after) && now.scaled_ns.saturating_sub(*sum) >= plan.over_from.part_of(passed)
     }
 
+    /// Time from which harmful steps count, in ns; `None`: one would lose a launch.
+    fn harmless_since(&self) -> Option<u64> {
+        let since = [self.still_since, self.stuck_since].into_iter().flatten().min();
+        since.map(|since| since.max(self.dry_run_ended))
+    }
+
     fn collect_steps(&mut self, plan: &IdlePlan, now: &UseSample, news: &mut UseNews) {
         // A reload dropped these steps, so they do not hold any longer.
         self.taken.retain(|kind| plan.steps.iter().any(|step| step.kind == *kind));
-        // A launch would be lost: such a step counts from the last one on.
-        let harmless = [self.still_since, self.stuck_since].into_iter().flatten().min();
+        let harmless = self.harmless_since();
         let needed = |after: Duration| to_ns(plan.idle_after.saturating_add(after));
         for step in &plan.steps {
             let is_due = if step.kind.is_harmful() {

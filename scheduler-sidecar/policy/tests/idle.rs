@@ -242,6 +242,23 @@ fn a_dry_run_tells_the_steps_and_changes_nothing() {
     assert!(!tenant.watch.is_reclaimable(&tenant.plan));
 }
 
+/// A person who ends a dry run expects no signal in the next second.
+#[test]
+fn after_a_dry_run_harmless_steps_hold_at_once_and_harmful_ones_count_from_then() {
+    use StepKind::{Lower, Suspend, Terminate};
+    let mut tenant = Tenant::new(&[(Lower, 0), (Suspend, 10), (Terminate, 60)]);
+    tenant.plan.dry_run = true;
+    tenant.live_for(BUSY, 2);
+    assert_eq!(tenant.steps_of(HOLDING, 170), [(120, Lower), (130, Suspend)], "told");
+    tenant.plan.dry_run = false;
+    assert_eq!(tenant.live(HOLDING), UseNews::default());
+    assert!(tenant.watch.restriction(&tenant.plan).is_some());
+    assert_eq!(tenant.watch.taken_steps(), [Lower]);
+    assert_eq!(tenant.steps_of(HOLDING, 200), [(130, Suspend), (180, Terminate)]);
+    let kills: Vec<u64> = (201..=400).filter(|_| tenant.live(HOLDING).is_kill_due).collect();
+    assert_eq!(kills, [210], "30 s after SIGTERM");
+}
+
 #[test]
 fn unknown_use_a_pause_and_the_last_process_end_every_state() {
     type Change = fn(&mut UseSample);
@@ -331,21 +348,24 @@ proptest! {
     ) {
         let steps = [(StepKind::Lower, 0), (StepKind::Reclaimable, 30), (StepKind::Suspend, after), (StepKind::Terminate, after)];
         let mut always = Tenant::new(&steps);
-        let mut resting = Tenant::new(&steps).watch;
+        let Tenant { watch: mut resting, mut plan, .. } = Tenant::new(&steps);
         let (mut last, mut left_out) = (UseSample::default(), 0);
         for (life, seconds, joins, state) in lives {
             always.now.joins += joins;
             (always.now.is_paused, always.now.is_unmeasured) = (state == 1, state == 2);
             always.now.members = usize::from(state != 3);
             always.now.is_suspended = state == 4;
+            always.plan.dry_run = state == 5;
             for _ in 0..seconds {
                 let news = always.live(life);
-                let (now, is_same) = (always.now, UseSample { at: always.now.at, ..last } == always.now);
+                let now = always.now;
+                let is_same = UseSample { at: now.at, ..last } == now && plan == always.plan;
                 if is_same && resting.rests_until(&always.plan).is_some_and(|until| now.at < until) {
                     prop_assert_eq!(news, UseNews::default());
                     left_out += 1;
                 } else {
-                    resting.pass_rest(&always.plan, now.at - SECOND);
+                    resting.pass_rest(&plan, now.at - SECOND);
+                    plan.clone_from(&always.plan);
                     prop_assert_eq!(resting.take_sample(&always.plan, now), news);
                     last = now;
                 }
