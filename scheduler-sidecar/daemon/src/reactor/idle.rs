@@ -22,6 +22,7 @@ use super::Reactor;
 use super::members::signal_process;
 use crate::actions::once::OnceRun;
 use crate::journal::EventJournal;
+use crate::room::TenantRoom;
 use vgpu_control::finding::ProcessId;
 
 /// Time after which a program that suspends is killed.
@@ -33,6 +34,8 @@ const MAX_EVENTS_SEARCHED: usize = 64;
 /// A tenant that is followed.
 #[derive(Debug, Default)]
 struct FollowedTenant {
+    /// The tenant's room. A tenant that was removed and added again has another one.
+    room: u64,
     /// The plan in force.
     plan: IdlePlan,
     /// The plan of the file, and the tenant's mode, from which [`Self::plan`] follows.
@@ -91,6 +94,21 @@ impl IdleFollower {
         self.changes.clear();
     }
 
+    /// Forgets the tenants that are not followed any more. Returns true if the terms of one were restricted.
+    fn forget_unfollowed(&mut self, rooms: &BTreeMap<u64, TenantRoom>, journal: &EventJournal) -> bool {
+        let mut was_restricted = false;
+        self.tenants.retain(|name, tenant| {
+            let room = rooms.get(&tenant.room);
+            let stays = room.is_some_and(|room| !room.is_removed() && room.tenant.usage.idle.is_some());
+            if !stays {
+                was_restricted |= tenant.restriction.is_some();
+                tenant.set_suspend_step(name, false, journal);
+            }
+            stays
+        });
+        was_restricted
+    }
+
     fn collect_changes(&mut self) {
         let restricted = self.tenants.iter().filter_map(|(name, tenant)| Some((name, tenant.restriction?)));
         let change = |(tenant, (bounds, state)): (&String, (Restriction, UseState))| UsageChange {
@@ -144,13 +162,13 @@ impl Reactor {
     /// without a sample rests.
     pub(super) fn follow_idle(&mut self, samples: &[(u64, UseSample)], last_look: u64) {
         let mut follower = std::mem::take(&mut self.policies.needs.idle);
+        let mut is_other = follower.forget_unfollowed(&self.rooms, &self.journal);
         let followed = &mut follower.tenants;
-        let mut is_other = false;
         for (id, sample) in samples {
             let Some(room) = self.rooms.get(id) else { continue };
             let (name, Some(plan)) = (&room.tenant.name, &room.tenant.usage.idle) else { continue };
             if !followed.contains_key(name) {
-                followed.insert(name.clone(), FollowedTenant::default());
+                followed.insert(name.clone(), FollowedTenant { room: *id, ..FollowedTenant::default() });
             }
             let Some(tenant) = followed.get_mut(name) else { continue };
             tenant.memory = sample.memory;
@@ -177,18 +195,6 @@ impl Reactor {
             {
                 self.policies.needs.note_rest(*id, until);
             }
-        }
-        let with_plan = self.rooms.values().filter(|room| !room.is_removed() && room.tenant.usage.idle.is_some());
-        if followed.len() > with_plan.clone().count() {
-            let names: BTreeSet<&str> = with_plan.map(|room| room.tenant.name.as_str()).collect();
-            followed.retain(|name, tenant| {
-                let stays = names.contains(name.as_str());
-                if !stays {
-                    is_other |= tenant.restriction.is_some();
-                    tenant.set_suspend_step(name, false, &self.journal);
-                }
-                stays
-            });
         }
         if is_other {
             follower.collect_changes();

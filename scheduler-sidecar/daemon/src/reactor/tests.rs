@@ -367,6 +367,29 @@ fn stay_idle(reactor: &mut Reactor, id: u64, minutes: std::ops::RangeInclusive<u
     }
 }
 
+/// A step of the removed tenant would end the process that just started in the new one.
+#[test]
+fn a_tenant_that_is_added_within_a_second_has_none_of_the_idle_time_of_a_removed_one() {
+    let steps = "idle_steps = [\"lower\"]";
+    for name in ["c", "a"] {
+        let (mut reactor, _dir) = start(&(tenant("a", steps) + &tenant("b", steps)));
+        let before = room_of(&reactor, "a");
+        stay_idle(&mut reactor, before, 1..=5);
+        let state = |reactor: &Reactor, name| reactor.policies.needs.idle.status_of(name, 0).map(|status| status.state);
+        assert_eq!(state(&reactor, "a").as_deref(), Some("resident-idle"));
+        let mut added = reactor.rooms[&before].tenant.clone();
+        reactor.remove(&["a".to_owned()], "a test", None);
+        let id = reactor.next_room;
+        added.name = name.into();
+        let door = reactor.open_door(&added.socket, id).unwrap();
+        reactor.take_in(id, added, door);
+        stay_idle(&mut reactor, id, 6..=6);
+        assert_eq!(state(&reactor, name).as_deref(), Some("busy"));
+        assert!(name == "a" || state(&reactor, "a").is_none());
+        assert_eq!(reactor.policies.needs.idle.changes().count(), 0, "nobody is lowered");
+    }
+}
+
 /// The file loses the keys of the last tenant that is followed.
 #[test]
 fn a_lowered_tenant_has_its_own_terms_again_once_its_keys_are_gone() {
