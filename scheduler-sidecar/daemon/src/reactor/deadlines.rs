@@ -83,7 +83,7 @@ impl DeadlineFollower {
         self.changes.iter()
     }
 
-    /// Forgets tenants whose deadline has no effect any longer. Returns true if there was one.
+    /// Forgets all tenants but these, because their deadline has no effect any longer. Returns true if there was one.
     fn keep_only(&mut self, names: &BTreeSet<&str>) -> bool {
         let before = self.kept.len();
         self.kept.retain(|name, _| names.contains(name.as_str()));
@@ -143,9 +143,10 @@ impl Reactor {
                 followed.push((room, plan));
             }
         }
-        // Each of them is counted, so more counts mean that some have ended.
+        // Each of them is counted, so more counts mean that some have ended, or that their tenants are not served yet.
         if follower.kept.len() > followed.len() {
-            is_new |= follower.keep_only(&followed.iter().map(|(room, _)| room.tenant.name.as_str()).collect());
+            let followed = followed.iter().map(|(room, _)| room.tenant.name.as_str());
+            is_new |= follower.keep_only(&followed.chain(self.added.waiting.keys().map(String::as_str)).collect());
         }
         let is_due = now >= follower.decided.saturating_add(DECISION_SECONDS) || now < follower.decided;
         if !is_new && !is_due {

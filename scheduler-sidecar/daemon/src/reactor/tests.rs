@@ -6,6 +6,7 @@ use clap::Parser as _;
 use tempfile::TempDir;
 use tracing_subscriber::layer::SubscriberExt as _;
 use vgpu_accounting::clock;
+use vgpu_config::added::TenantSection;
 use vgpu_config::change::{TermsChange, WrittenChange};
 use vgpu_config::difference::PlanDifference;
 use vgpu_config::options::Options;
@@ -21,13 +22,16 @@ use vgpu_policy::overrides::{OverrideAction, TermsOverride};
 use vgpu_policy::stage::PolicyStage;
 use vgpu_policy::usage::{Restriction, UsageChange, UsageEffect};
 
+use super::deadlines::DeadlineFollower;
 use super::suspensions::SuspensionState;
 use super::*;
 use crate::actions::ActionRunner;
+use crate::added::AddedTenant;
 use crate::config::TenantConfig;
 use crate::connection::PeerCredentials;
 use crate::journal::EventLayer;
 use crate::kept_changes::ChangeStore;
+use crate::kept_deadlines::{DeadlineStore, KeptDeadline};
 use crate::proof::image::Image;
 use crate::proof::{ListedProcesses, processes};
 use crate::source::PastDeadlines;
@@ -365,6 +369,35 @@ fn stay_idle(reactor: &mut Reactor, id: u64, minutes: std::ops::RangeInclusive<u
         let sample = UseSample { at: minute * 60_000_000_000, members: 1, memory: 1, ..UseSample::default() };
         reactor.follow_idle(&[(id, sample)], 0);
     }
+}
+
+/// The driver of a host that just started does not answer yet, or the file leaves no room.
+#[test]
+fn the_count_of_a_deadline_is_kept_while_its_added_tenant_is_not_served() {
+    let (mut reactor, dir) = start_with_state("state", &tenant("a", ""));
+    let state = dir.path().join("state");
+    let (deadline, due) = ("2100-01-01 00:00".to_owned(), 4_102_444_800);
+    let of_work =
+        KeptDeadline { due, needed_ns: 7_200_000_000_000, received_ns: 3_600_000_000_000, ..Default::default() };
+    DeadlineStore::below(&state).save(&["job", "removed"].map(|name| (name.to_owned(), of_work)).into());
+    reactor.policies.needs.deadlines = DeadlineFollower::below(Some(&state));
+    let section = TenantSection {
+        name: "job".into(),
+        memory_limit: Some("200GiB".into()),
+        deadline: Some(deadline),
+        gpu_hours_needed: Some("2".into()),
+        ..TenantSection::default()
+    };
+    let boot = reactor.added.boot.clone();
+    let added = AddedTenant { section, since: 1, owner: None, ends_ns: None, boot, remaining: None };
+    reactor.added.save(&added).unwrap();
+    reactor.restore_added();
+    assert_eq!(reactor.added.waiting.keys().collect::<Vec<_>>(), ["job"]);
+    reactor.follow_needs();
+    assert_eq!(DeadlineStore::below(&state).read_due_times(), [("job".to_owned(), due)]);
+    reactor.added.waiting.clear();
+    reactor.follow_needs();
+    assert_eq!(DeadlineStore::below(&state).read_due_times(), [], "it was removed");
 }
 
 /// A step of the removed tenant would end the process that just started in the new one.
