@@ -122,7 +122,7 @@ pub enum QuotaPeriod {
 }
 
 /// Restriction of the tenants of a group that used up a quota.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QuotaEffect {
     /// They fall to class batch.
     Batch,

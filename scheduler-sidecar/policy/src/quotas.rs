@@ -38,8 +38,6 @@ pub enum QuotaLevel {
 pub struct QuotaState {
     /// Name of the group.
     pub group: String,
-    /// Number of the quota among those of its group.
-    pub index: usize,
     /// Period of the quota.
     pub period: QuotaPeriod,
     /// Restriction when it is used up.
@@ -78,7 +76,7 @@ pub fn period_starts(groups: &[GroupPlan], now: i64) -> BTreeSet<i64> {
 pub fn judge_quotas(groups: &[GroupPlan], used: &UseByPeriod, now: i64) -> Vec<QuotaState> {
     let mut states = Vec::new();
     for group in groups {
-        for (index, quota) in group.quotas.iter().enumerate() {
+        for quota in &group.quotas {
             let Some((start, end)) = quota.bounds_at(now) else { continue };
             let of_group = used.get(&start).into_iter().flatten().filter(|(name, _)| is_within(name, &group.name));
             let sum = of_group.fold((0_u128, 0_u128), |sum, (_, used)| {
@@ -88,7 +86,7 @@ pub fn judge_quotas(groups: &[GroupPlan], used: &UseByPeriod, now: i64) -> Vec<Q
                 let (used, step) = (resource.parts_of(sum.0, sum.1), resource.parts_per_step());
                 let (period, effect, name) = (quota.period, quota.effect, group.name.clone());
                 let (level, used_hours) = (level_of(used, u128::from(limit) * step), to_hours(used, step));
-                QuotaState { group: name, index, period, effect, resource, limit, used_hours, level, start, end }
+                QuotaState { group: name, period, effect, resource, limit, used_hours, level, start, end }
             }));
         }
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use vgpu_accounting::clock;
 use vgpu_accounting::record::group_use::{GroupUse, UseQuestion};
-use vgpu_config::groups::{GroupPlan, QuotaResource};
+use vgpu_config::groups::{GroupPlan, QuotaEffect, QuotaPeriod, QuotaResource};
 use vgpu_config::plan::TenantPlan;
 use vgpu_control::status::{GroupStatus, QuotaStatus};
 use vgpu_policy::active::PolicyInputs;
@@ -36,8 +36,9 @@ const RUNNING_HOLD: Duration = Duration::from_secs(60);
 /// Longest time that a starting daemon waits for the record, so that no quota is forgotten for a moment.
 const RECORD_START_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Names a limit of a quota in its present period: group, number of the quota, resource, start of the period.
-type LimitKey = (String, usize, QuotaResource, i64);
+/// Names a limit of a quota in its present period, wherever the quota stands in the file. The start of the period
+/// stands for the time zone. The amount is left out: a larger one changes a limit, and makes no other one of it.
+type LimitKey = (String, QuotaPeriod, QuotaResource, QuotaEffect, i64);
 
 /// State of groups between two looks at their use.
 #[derive(Debug, Default)]
@@ -98,8 +99,23 @@ impl GroupState {
 
     /// Tells the events of limits that were reached since the last look, and of those that are free again.
     fn tell_quotas(&mut self, states: Vec<QuotaState>) {
-        let key = |state: &QuotaState| (state.group.clone(), state.index, state.resource, state.start);
-        let now: BTreeMap<LimitKey, QuotaState> = states.into_iter().map(|state| (key(&state), state)).collect();
+        let now = by_limit(states);
+        let is_restricted = |state: &QuotaState| state.level == QuotaLevel::UsedUp;
+        // With another effect, a limit goes on.
+        let goes_on = |told: &QuotaState| {
+            let is_same = |state: &QuotaState| {
+                (&state.group, state.start, state.limit_words()) == (&told.group, told.start, told.limit_words())
+            };
+            now.values().any(|state| is_restricted(state) && is_same(state))
+        };
+        let ended = self
+            .told
+            .iter()
+            .filter(|(limit, told)| is_restricted(told) && now.get(*limit).is_none_or(|state| !is_restricted(state)));
+        for (_, told) in ended.filter(|(_, told)| !goes_on(told)) {
+            let (group, quota) = (&told.group, told.limit_words());
+            info!(kind = "quota.ended", group, quota, "a group has its own terms again");
+        }
         for (limit, state) in &now {
             let before = self.told.get(limit).map_or(QuotaLevel::Free, |told| told.level);
             let (group, quota, until) = (&state.group, state.limit_words(), state.end);
@@ -113,17 +129,20 @@ impl GroupState {
                 _ => warn!(kind = "quota.near", group, quota, used, until, "80 % of a group's quota are used"),
             }
         }
-        let is_restricted = |state: &QuotaState| state.level == QuotaLevel::UsedUp;
-        let ended = self
-            .told
-            .iter()
-            .filter(|(limit, told)| is_restricted(told) && now.get(*limit).is_none_or(|state| !is_restricted(state)));
-        for (_, told) in ended {
-            let (group, quota) = (&told.group, told.limit_words());
-            info!(kind = "quota.ended", group, quota, "a group has its own terms again");
-        }
         self.told = now;
     }
+}
+
+/// The limits by their names. Of two that differ in their amount alone the smaller one counts: it decides.
+fn by_limit(states: Vec<QuotaState>) -> BTreeMap<LimitKey, QuotaState> {
+    let mut limits: BTreeMap<LimitKey, QuotaState> = BTreeMap::new();
+    for state in states {
+        let key = (state.group.clone(), state.period, state.resource, state.effect, state.start);
+        if limits.get(&key).is_none_or(|other| state.limit < other.limit) {
+            limits.insert(key, state);
+        }
+    }
+    limits
 }
 
 /// The sums since the start of each period, as the policies take them.
@@ -275,5 +294,63 @@ fn quota_status(state: &QuotaState) -> QuotaStatus {
         .to_owned(),
         then: state.effect.to_string(),
         until: state.end,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::layer::SubscriberExt as _;
+    use vgpu_config::make_plan;
+    use vgpu_config::resolve::Surroundings;
+    use vgpu_policy::quotas::judge_quotas;
+
+    use super::*;
+    use crate::journal::{EventJournal, EventLayer};
+
+    /// A Friday.
+    const NOW: i64 = 1_795_780_800;
+
+    /// Returns the events of a look at these quotas of one group, which used so many GPU-hours in all of its periods.
+    fn tell(state: &mut GroupState, quotas: &[&str], hours: u64) -> Vec<String> {
+        let quotas: String = quotas.iter().map(|quota| format!("[[group.quota]]\n{quota}\n")).collect();
+        let file = format!("[[device]]\nid = 0\nmemory = \"80GiB\"\n[[group]]\nname = \"lab\"\n{quotas}");
+        let around = Surroundings { run_dir: "/run/vgpu".into(), ..Surroundings::default() };
+        let plan = make_plan(&file, &around).unwrap_or_else(|report| panic!("{}", report.to_lines("f")));
+        let of_group = PeriodUse { gpu_ns: hours * 3_600_000_000_000, byte_seconds: 0 };
+        let starts = period_starts(&plan.groups, NOW).into_iter();
+        let used = starts.map(|start| (start, [("lab".to_owned(), of_group)].into())).collect();
+        let journal = EventJournal::new();
+        let subscriber = tracing_subscriber::registry().with(EventLayer(journal.clone()));
+        let states = judge_quotas(&plan.groups, &used, NOW);
+        tracing::subscriber::with_default(subscriber, || state.tell_quotas(states));
+        journal.from(1, 64).iter().map(|event| event.kind.clone()).collect()
+    }
+
+    #[test]
+    fn a_used_up_quota_is_told_once_wherever_it_stands_in_the_file() {
+        let mut state = GroupState::default();
+        let week = "per = \"week\"\ngpu_hours = 10\nthen = \"pause\"";
+        let day = "per = \"day\"\ngpu_hours = 100\nthen = \"pause\"";
+        assert_eq!(tell(&mut state, &[week], 10), ["quota.used_up"]);
+        assert_eq!(tell(&mut state, &[day, week], 10), [""; 0], "another quota stands before it");
+        assert_eq!(tell(&mut state, &[week, day], 10), [""; 0]);
+        let lower = week.replace("10", "9");
+        assert_eq!(tell(&mut state, &[&lower, week], 10), [""; 0], "the smaller one of two that are alike");
+        assert_eq!(tell(&mut state, &[week, &lower], 10), [""; 0]);
+        assert_eq!(tell(&mut state, &[&week.replace("10", "20")], 10), ["quota.ended"]);
+    }
+
+    #[test]
+    fn two_limits_with_different_effects_are_told_each_and_another_effect_does_not_end_a_limit() {
+        let mut state = GroupState::default();
+        let soft = "per = \"day\"\ngpu_hours = 10\nthen = \"batch\"";
+        let hard = "per = \"day\"\ngpu_hours = 20\nthen = \"pause\"";
+        assert_eq!(tell(&mut state, &[soft, hard], 10), ["quota.used_up"]);
+        assert_eq!(tell(&mut state, &[hard, soft], 20), ["quota.used_up"]);
+        assert_eq!(tell(&mut state, &[soft, hard], 20), [""; 0]);
+        assert_eq!(tell(&mut state, &[hard], 20), ["quota.ended"]);
+        let ceiling = hard.replace("\"pause\"", "30");
+        assert_eq!(tell(&mut state, &[&ceiling], 20), ["quota.used_up"], "it is held in another way");
+        assert_eq!(tell(&mut state, &[soft], 20), ["quota.ended", "quota.used_up"], "the last word is that it is held");
     }
 }
