@@ -188,15 +188,28 @@ impl Subjects {
     /// True if the tenant, which is charged to `group`, is one of them.
     #[must_use]
     pub fn has_tenant(&self, tenant: &str, group: Option<&str>) -> bool {
-        let in_group = |of: &String| {
-            group
-                .and_then(|group| group.strip_prefix(of.as_str()))
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
-        if self.tenants.is_empty() && self.groups.is_empty() {
-            return true;
-        }
-        self.tenants.iter().any(|name| name == tenant) || self.groups.iter().any(in_group)
+        self.has_all_tenants()
+            || self.tenants.iter().any(|name| name == tenant)
+            || group.is_some_and(|group| self.groups.iter().any(|of| is_within(group, of)))
+    }
+
+    /// True if a tenant that is added later can be one of both: by its group, or because one names no tenants.
+    #[must_use]
+    pub fn can_share_new_tenant(&self, other: &Self) -> bool {
+        let any_group = |one: &Self| one.has_all_tenants() || !one.groups.is_empty();
+        let nested = |one: &String| other.groups.iter().any(|group| is_within(one, group) || is_within(group, one));
+        let is_all = self.has_all_tenants() || other.has_all_tenants();
+        any_group(self) && any_group(other) && (is_all || self.groups.iter().any(nested))
+    }
+
+    /// True if a device can be one of both.
+    #[must_use]
+    pub fn shares_device(&self, other: &Self) -> bool {
+        self.devices.is_empty() || other.devices.is_empty() || self.devices.iter().any(|name| other.has_device(name))
+    }
+
+    fn has_all_tenants(&self) -> bool {
+        self.tenants.is_empty() && self.groups.is_empty()
     }
 
     /// True if the device is one of them.
@@ -204,6 +217,11 @@ impl Subjects {
     pub fn has_device(&self, device: &str) -> bool {
         self.devices.is_empty() || self.devices.iter().any(|name| name == device)
     }
+}
+
+/// True if the group is the other one or one of its subgroups.
+fn is_within(group: &str, of: &str) -> bool {
+    group.strip_prefix(of).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 #[cfg(test)]

@@ -218,7 +218,8 @@ impl ScheduleResolver<'_, '_> {
                     .iter()
                     .any(|terms| one.subjects.has_device(&terms.device) && other.subjects.has_device(&terms.device))
         };
-        !common_keys(one, other).is_empty() && self.tenants.iter().any(both) && overlap(one, other)
+        let new = one.subjects.can_share_new_tenant(&other.subjects) && one.subjects.shares_device(&other.subjects);
+        !common_keys(one, other).is_empty() && (new || self.tenants.iter().any(both)) && overlap(one, other)
     }
 }
 
@@ -296,6 +297,23 @@ mod tests {
         let berlin = "time_zone = \"Europe/Berlin\"\nfrom = \"22:00\"\nto = \"23:00\"\nsm_limit = 10\n";
         assert_eq!(other(berlin), "");
         assert!(other(&berlin.replace("23:00", "23:01")).contains("overlaps"), "in winter");
+    }
+
+    #[test]
+    fn windows_contradict_each_other_also_for_tenants_that_commands_will_add() {
+        let window = |name: &str, subjects: &str, limit: u32| {
+            format!("[[window]]\nname = \"{name}\"\nfrom = \"22:00\"\nto = \"06:00\"\nsm_limit = {limit}\n{subjects}\n")
+        };
+        for (one, other, contradict) in [
+            ("groups = [\"jobs\"]", "groups = [\"jobs/nightly\"]", true),
+            ("groups = [\"jobs\"]", "groups = [\"jobs\"]", true),
+            ("groups = [\"jobs\"]", "groups = [\"jobs-2\"]", false),
+            ("groups = [\"jobs\"]", "tenants = [\"a\"]", false),
+            ("tenants = [\"b\"]", "tenants = [\"a\"]", false),
+        ] {
+            let told = problems(&format!("{}{}", window("one", one, 80), window("other", other, 30)));
+            assert_eq!(told.contains("overlaps window"), contradict, "{one} {other}: {told}");
+        }
     }
 
     #[test]
