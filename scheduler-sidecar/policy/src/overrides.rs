@@ -66,19 +66,24 @@ impl TermsOverride {
     }
 }
 
-/// Adds an override as the last one. Of earlier ones for the same tenant and device it replaces a pause or its
-/// contrary, and the keys that both set if both have the same end. So repeated commands do not add up, and the newest
-/// value of a key always wins.
+/// Adds an override as the last one, and forgets those that are over. Of earlier ones for the same tenant and device
+/// with the same end it replaces a pause or its contrary, and the keys that both set. So repeated commands do not add
+/// up. The newest value always wins, and where it ends, an older one with a later end holds again.
 ///
 /// # Errors
 /// A message: there are [`MAX_OVERRIDES`] already.
 pub fn add_override(all: &mut Vec<TermsOverride>, new: TermsOverride) -> Result<(), String> {
     all.retain_mut(|other| {
+        if other.is_over(new.since) {
+            return false;
+        }
         if other.tenant != new.tenant || other.device != new.device || other.kind() != new.kind() {
             return true;
         }
+        if other.until != new.until {
+            return true;
+        }
         match (&mut other.action, &new.action) {
-            (OverrideAction::Terms(_), _) if other.until != new.until => true,
             (OverrideAction::Terms(before), OverrideAction::Terms(later)) => {
                 **before = before.without_keys_of(later);
                 !before.is_empty()
@@ -134,11 +139,24 @@ mod tests {
     }
 
     #[test]
+    fn a_pause_with_an_end_leaves_one_without_an_end_in_force() {
+        for action in [OverrideAction::Pause, OverrideAction::Exclusive] {
+            let mut all = Vec::new();
+            for until in [None, Some(9)] {
+                add_override(&mut all, TermsOverride { action: action.clone(), ..terms("", until) }).unwrap();
+            }
+            let ends: Vec<_> = all.iter().map(|change| change.until).collect();
+            assert_eq!(ends, [None, Some(9)]);
+        }
+    }
+
+    #[test]
     fn there_is_a_bound() {
         let mut all = Vec::new();
         for end in 0..i64::try_from(MAX_OVERRIDES).unwrap() {
-            add_override(&mut all, terms("10", Some(end))).unwrap();
+            add_override(&mut all, terms("10", Some(10 + end))).unwrap();
         }
         assert!(add_override(&mut all, terms("10", None)).unwrap_err().contains("accepted: fewer"));
+        add_override(&mut all, TermsOverride { since: 10, ..terms("10", None) }).unwrap(); // one is over by then
     }
 }
