@@ -1,4 +1,5 @@
-//! Changes that are in force at a moment: of windows, bookings, groups, needs and overrides, in this order.
+//! Changes that are in force at a moment: of windows, bookings, groups, needs and overrides, in this order. Exclusive use
+//! comes last, so that no other override lets a tenant launch beside an exclusive one.
 //!
 //! [`crate::chain`] applies them.
 
@@ -154,7 +155,9 @@ pub(crate) fn active_policies<'a>(inputs: &PolicyInputs<'a>, now: i64) -> Vec<Ac
     let is_restriction = |change: &&UsageChange| matches!(change.effect, UsageEffect::Restrict(_));
     let (restrictions, others): (Vec<_>, Vec<_>) = inputs.usage.iter().partition(is_restriction);
     let usage = others.into_iter().chain(restrictions).map(|change| active_usage(inputs.zone, change));
-    windows.chain(bookings).chain(usage).chain(overrides).collect()
+    let is_exclusive = |policy: &ActivePolicy<'_>| matches!(policy.subject, PolicySubject::Others { .. });
+    let (exclusive, overrides): (Vec<_>, Vec<_>) = overrides.partition(is_exclusive);
+    windows.chain(bookings).chain(usage).chain(overrides).chain(exclusive).collect()
 }
 
 fn active_usage<'a>(zone: &TimeZone, change: &'a UsageChange) -> ActivePolicy<'a> {

@@ -31,7 +31,8 @@ pub fn has_booked(tenant: &TenantPlan, booking: &BookingPlan, devices: &[DeviceP
         raise_terms(&mut raised, described, booking.floor, booking.memory);
         raised == *terms
     };
-    tenant.terms.iter().filter(|terms| is_booked_device(booking, terms)).all(has)
+    let mut booked = tenant.terms.iter().filter(|terms| is_booked_device(booking, terms)).peekable();
+    booked.peek().is_some() && booked.all(has)
 }
 
 /// Returns what holds at `now`, in seconds since 1970.
@@ -61,21 +62,24 @@ pub fn decide(inputs: &PolicyInputs<'_>, now: i64) -> Decision {
     }
 }
 
-/// Gives each exclusive tenant its devices. A device on which a window or use pauses the tenant is left to the others:
-/// otherwise nobody would use it.
+/// Gives each exclusive tenant its devices. Of two on one device, the newest has it. A device on which a window or use
+/// pauses the tenant is left to the others: otherwise nobody would use it.
 fn reserve_devices(inputs: &PolicyInputs<'_>, active: &mut [ActivePolicy<'_>]) {
     if !active.iter().any(|policy| matches!(policy.subject, PolicySubject::Others { .. })) {
         return;
     }
     let by_tenant = PoliciesByTenant::new(active);
     let usable = active.iter().map(|policy| {
-        let PolicySubject::Others { only, .. } = &policy.subject else { return None };
+        let PolicySubject::Others { only, .. } = &policy.subject else { return BTreeSet::new() };
         let outcome = apply_all(inputs.devices, by_tenant.policies_of(active, only), only);
         let devices = only.terms.iter().map(|terms| &terms.device);
-        Some(devices.filter(|device| !outcome.is_paused_by_plan(device)).cloned().collect())
+        devices.filter(|device| !outcome.is_paused_by_plan(device)).cloned().collect()
     });
-    for (at, usable) in usable.collect::<Vec<_>>().into_iter().enumerate() {
-        if let (PolicySubject::Others { devices, .. }, Some(usable)) = (&mut active[at].subject, usable) {
+    let usable: Vec<BTreeSet<String>> = usable.collect();
+    let mut taken = BTreeSet::new();
+    for (policy, mut usable) in active.iter_mut().zip(usable).rev() {
+        if let PolicySubject::Others { devices, .. } = &mut policy.subject {
+            usable.retain(|device| taken.insert(device.clone()));
             *devices = usable;
         }
     }
@@ -250,12 +254,9 @@ fn find_culprit(
     }
     let there = add_leaving(outcomes.iter().map(|outcome| outcome.tenant.clone()).collect(), inputs.leaving);
     inputs.devices.iter().find_map(|device| {
+        let name = device.name();
         let words = find_misfits(std::slice::from_ref(device), &there);
-        if words.is_empty() {
-            return None;
-        }
-        let (name, is_memory) = (device.name(), words.iter().any(|words| words.starts_with("memory_limit")));
-        let promises = |policy: &ActivePolicy<'_>| {
+        let promises = |policy: &ActivePolicy<'_>, is_memory: bool| {
             // Policies of several tenants may have equal causes, such as deadlines of the same time and size.
             let is_about = |tenant: &TenantPlan| {
                 policy.is_about(tenant)
@@ -265,8 +266,16 @@ fn find_culprit(
             let mut own = steps.filter(|step| step.cause == policy.cause && step.device.as_ref() == Some(&name));
             scheduled(policy) && own.any(|step| step.takes_room && is_memory == (step.key == "memory_limit"))
         };
-        let last = |stage| active.iter().rposition(|policy| policy.cause.stage == stage && promises(policy));
-        let at = [PolicyStage::Need, PolicyStage::Window, PolicyStage::Booking].into_iter().find_map(last)?;
-        Some((at, name.clone(), words.join("; and ")))
+        // Memory may be short because of an override, which nobody gives up, and time because of a policy.
+        let (memory, time): (Vec<_>, Vec<_>) = words.into_iter().partition(|words| words.starts_with("memory_limit"));
+        [(true, memory), (false, time)].into_iter().filter(|(_, words)| !words.is_empty()).find_map(
+            |(is_memory, words)| {
+                let is_last =
+                    |stage, policy: &ActivePolicy<'_>| policy.cause.stage == stage && promises(policy, is_memory);
+                let last = |stage| active.iter().rposition(|policy| is_last(stage, policy));
+                let at = [PolicyStage::Need, PolicyStage::Window, PolicyStage::Booking].into_iter().find_map(last)?;
+                Some((at, name.clone(), words.join("; and ")))
+            },
+        )
     })
 }

@@ -185,8 +185,8 @@ impl Conflict {
     }
 }
 
-/// Returns the bookings that do not fit next to the terms and the other bookings. Windows and needs count as absent:
-/// they yield to bookings.
+/// Returns the bookings that do not fit next to the terms and the other bookings, and those whose tenant has none of the
+/// booked devices. Windows and needs count as absent: they yield to bookings.
 #[must_use]
 pub fn find_booking_conflicts(inputs: &PolicyInputs<'_>, now: i64) -> Vec<Conflict> {
     let Some(end) = inputs.bookings.iter().map(|booking| booking.until).max() else { return Vec::new() };
@@ -196,7 +196,15 @@ pub fn find_booking_conflicts(inputs: &PolicyInputs<'_>, now: i64) -> Vec<Confli
         own.filter(|terms| is_booked_device(booking, terms)).map(|terms| terms.device.clone())
     });
     let there = DeviceInputs::on(&inputs, &booked.collect());
-    find_conflicts(&there.to_inputs(&inputs), now, end)
+    let mut found = find_conflicts(&there.to_inputs(&inputs), now, end);
+    found.extend(inputs.bookings.iter().filter(|booking| booking.until > now).filter_map(|booking| {
+        let own = inputs.tenants.iter().find(|tenant| tenant.name == booking.tenant)?;
+        let is_elsewhere = !own.terms.iter().any(|terms| is_booked_device(booking, terms));
+        let words = || format!("tenant {} has none of the booked devices", own.name);
+        let (stage, name, at) = (PolicyStage::Booking, booking.name.clone(), booking.from.max(now));
+        is_elsewhere.then(|| Conflict { stage, name, at, beside: Vec::new(), words: words() })
+    }));
+    found
 }
 
 /// Returns the windows that do not fit next to the terms of the file, for `seconds` from `now` on.
