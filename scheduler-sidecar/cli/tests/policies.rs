@@ -607,3 +607,72 @@ fn the_check_refuses_what_will_not_fit_and_shows_what_will_hold() {
     assert_eq!(code, Some(1), "{err}");
     assert!(err.contains("booking.name = \"two\" does not fit beside booking one from"), "{err}");
 }
+
+#[test]
+fn an_override_is_refused_for_the_time_after_a_window_that_gives_the_same_now() {
+    let window = |name: &str, tenant: &str, floor: u32| {
+        window_now(name, &format!("tenants = [\"{tenant}\"]\nsm_request = {floor}"))
+    };
+    let world = serve(&format!("{}{}", window("up", "train", 65), window("down", "chat", 10)));
+    assert_eq!(world.terms("train").sm_request, Some(65.0));
+    let told = world.refused(&["set", "train", "--sm-request", "65", "--for", "24h"], 1);
+    assert!(told.contains("from ") && told.contains("105 %"), "{told}");
+    world.says(&["set", "train", "--sm-request", "65", "--for", "1h"]);
+}
+
+#[test]
+fn a_pause_with_an_end_leaves_a_pause_without_one_in_force() {
+    let world = serve("");
+    world.says(&["pause", "train"]);
+    world.says(&["pause", "train", "--for", "1s"]);
+    world.says(&["exclusive", "chat", "--for", "1s"]);
+    std::thread::sleep(Duration::from_millis(2100));
+    assert!(world.is_paused("train"), "the first command has no end");
+    world.says(&["resume", "train"]);
+    assert!(!world.is_paused("train"));
+}
+
+#[test]
+fn nobody_resumes_a_tenant_beside_an_exclusive_one() {
+    let world = serve(&window_now("office", "tenants = [\"train\"]\npaused = true"));
+    world.says(&["exclusive", "chat", "--for", "1h"]);
+    let told = world.refused(&["resume", "train"], 1);
+    assert!(told.contains("`vgpu unset chat` ends that"), "{told}");
+    assert!(world.is_paused("train"));
+    world.says(&["unset", "chat"]);
+    world.says(&["resume", "train"]);
+    assert!(!world.is_paused("train"));
+    world.says(&["exclusive", "chat", "--for", "1h"]);
+    assert!(world.is_paused("train"), "also if it was resumed before");
+}
+
+#[test]
+fn a_booking_that_only_an_override_without_an_end_makes_room_for_is_refused() {
+    let world = serve("");
+    let tomorrow = (Zoned::now() + 1.day()).strftime("%Y-%m-%d 09:00").to_string();
+    let book = ["book", "chat", "--from", &tomorrow, "--for", "2h", "--sm-request", "80"];
+    world.says(&["set", "train", "--sm-request", "20"]);
+    let told = world.refused(&book, 1);
+    assert!(told.contains("110 %") && told.contains("changes by `vgpu set` without --for end with a reload"), "{told}");
+    world.says(&["set", "train", "--sm-request", "20", "--for", "3d"]);
+    world.says(&book);
+    world.reload_and_wait("");
+}
+
+#[test]
+fn a_change_that_takes_a_booking_its_device_is_refused_and_an_end_of_its_tenant_is_told() {
+    let second = "[[device]]\nid = \"GPU-00000000-0000-0000-0000-000000000002\"\nmemory = \"80GiB\"\n";
+    let world = serve(second);
+    let tomorrow = (Zoned::now() + 1.day()).strftime("%Y-%m-%d 09:00").to_string();
+    let on = |device: &'static str| {
+        vec!["tenant", "add", "job", "--devices", device, "--memory-limit", "1GiB", "--sm-request", "5", "--replace"]
+    };
+    let (first, other) = (GPU, "GPU-00000000-0000-0000-0000-000000000002");
+    world.says(&on(other));
+    world.says(&["book", "job", "--device", other, "--from", &tomorrow, "--for", "2h", "--sm-request", "20"]);
+    let (_, told) = texts(&world.run(&on(first)));
+    assert!(told.contains("booking \"job-1\"") && told.contains("has none of the booked devices"), "{told}");
+    world.says(&["tenant", "remove", "job"]);
+    let event = world.last_event("booking.cancelled").unwrap();
+    assert_eq!((event.tenant.as_deref(), event.more["name"].as_str()), (Some("job"), Some("job-1")));
+}

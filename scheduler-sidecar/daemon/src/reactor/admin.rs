@@ -23,8 +23,8 @@ use vgpu_control::own;
 use vgpu_control::{
     BookingStatus, ChangeLasting, ChangeResult, ControlAnswer, ControlCommand, CordonStatus, ProcessStatus,
 };
+use vgpu_policy::outcome::Cause;
 use vgpu_policy::overrides::{OverrideAction, TermsOverride, add_override};
-use vgpu_policy::stage::PolicyStage;
 
 const LASTS_WORDS: &str = "it lasts until the configuration is read again (SIGHUP) or the daemon restarts";
 
@@ -150,12 +150,14 @@ impl Reactor {
         }
         let action = OverrideAction::Terms(Box::new(words.clone()));
         let device = device.map(|device| live::device_of(&devices, &changed.tenant, device)).transpose()?;
+        // Also devices on which the values are the same now: a window may give them, and end before the change.
+        let all = changed.tenant.terms.iter().map(|terms| terms.device.clone());
+        let touched: Vec<String> = device.clone().map_or_else(|| all.collect(), |device| vec![device]);
         let what = words.to_command_words(device.as_deref());
         let device = device.map(|device| lasting_name(&devices, &device));
         let change = TermsOverride { device, ..new_override(name, action, lasting, who)? };
         let mut ahead = self.policy_givens();
         add_override(&mut ahead.overrides, change.clone())?;
-        let touched: Vec<String> = changed.what.iter().map(|(device, _)| device.clone()).collect();
         let known = self.known_conflicts();
         let check = |givens: &PolicySnapshot| givens.check_ahead(&touched, change.since, change.until, &known);
         if let Err(why) = check(&ahead) {
@@ -232,15 +234,18 @@ impl Reactor {
         self.end_overrides(is_pause, &note)?;
         let mut notes = Vec::new();
         if let Some(pause) = self.policies.pause_cause(name).cloned() {
-            if pause.stage == PolicyStage::Override && !pause.name.is_empty() {
-                let other = &pause.name;
-                return Err(format!(
-                    "tenant {name} is paused because tenant {other} has the devices alone; `vgpu unset {other}` ends that"
-                ));
-            }
             let (until, words) = (pause.until, pause.to_words(clock::unix_seconds()));
             let run = new_override(name, OverrideAction::Run, &ChangeLasting::default(), who)?;
-            self.add_override(TermsOverride { until, ..run }, &note)?;
+            let run = TermsOverride { until, ..run };
+            if let Some((Cause { name: other, .. }, devices)) = self.lasting_pause(name, &run)? {
+                let Some(devices) = devices else {
+                    return Err(format!(
+                        "tenant {name} is paused because tenant {other} has the devices alone; `vgpu unset {other}` ends that"
+                    ));
+                };
+                notes.push(format!("it stays paused on device {devices}, which tenant {other} has alone"));
+            }
+            self.add_override(run, &note)?;
             notes.push(format!("it was paused: {words}; it launches until then"));
         }
         if self.leases.is_suspended(arbiter_number(id)) {

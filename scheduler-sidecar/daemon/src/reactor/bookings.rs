@@ -62,7 +62,18 @@ impl Reactor {
             return Err(format!("there are {MAX_BOOKINGS} bookings; accepted: fewer, see `vgpu bookings --cancel`"));
         }
         ahead.bookings.push(booking.read(str::to_owned)?);
-        ahead.check_ahead(&[], now, Some(now), &self.known_conflicts())?;
+        let before = self.policy_givens();
+        for (ahead, before, ends) in [
+            (ahead.clone(), before.clone(), ""),
+            (
+                ahead.without_endless(),
+                before.without_endless(),
+                "; changes by `vgpu set` without --for end with a reload",
+            ),
+        ] {
+            let known = before.conflicting_bookings(now);
+            ahead.check_ahead(&[], now, Some(now), &known).map_err(|why| format!("{why}{ends}"))?;
+        }
         let what = format!("booking {:?} from {}", booking.name, self.policies.format_time(booking.from));
         let mut kept = self.policies.kept.clone();
         kept.bookings.push(booking.clone());

@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 use vgpu_accounting::clock;
 use vgpu_config::live;
 use vgpu_config::plan::{ConfigPlan, DevicePlan, TenantPlan};
-use vgpu_config::schedule::{BookingPlan, WindowPlan};
+use vgpu_config::schedule::{BookingPlan, WindowPlan, WrittenBooking};
 use vgpu_core::limits::Mode;
 use vgpu_policy::active::PolicyInputs;
 use vgpu_policy::chain::decide;
@@ -119,6 +119,11 @@ impl PolicyState {
         Some(left.min(MAX_CLOCK_WAIT))
     }
 
+    /// Lets the daemon decide again in its next round.
+    pub fn decide_soon(&mut self) {
+        self.next = Some(self.decided);
+    }
+
     /// True if a window or a booking waits for its time, or an override for its end.
     fn looks_ahead(&self) -> bool {
         self.next.is_some()
@@ -195,10 +200,14 @@ impl PolicyState {
     /// Forgets a removed tenant: its overrides, and the bookings that commands made for it. Its cordon ends with its
     /// last member.
     pub fn forget_tenant(&mut self, tenant: &str) {
-        let before = self.kept.bookings.len();
-        self.kept.bookings.retain(|booking| booking.tenant != tenant);
-        if self.kept.bookings.len() < before {
+        let (own, others) = self.kept.bookings.drain(..).partition::<Vec<_>, _>(|booking| booking.tenant == tenant);
+        self.kept.bookings = others;
+        if !own.is_empty() {
             self.save_or_warn();
+        }
+        let now = clock::unix_seconds();
+        for WrittenBooking { name, .. } in own.into_iter().filter(|booking| booking.until > now) {
+            info!(kind = "booking.cancelled", %tenant, %name, "a booking ends, because its tenant was removed");
         }
         self.forget_overrides(tenant);
     }
@@ -259,6 +268,7 @@ fn lasting(kept: &KeptChanges) -> KeptChanges {
 }
 
 /// Owned copies of everything that `decide` reads.
+#[derive(Clone)]
 pub(super) struct PolicySnapshot {
     devices: Vec<DevicePlan>,
     pub tenants: Vec<TenantPlan>,
@@ -274,6 +284,17 @@ impl PolicySnapshot {
     pub fn to_inputs(&self) -> PolicyInputs<'_> {
         let Self { devices, tenants, leaving, windows, bookings, usage, overrides, zone } = self;
         PolicyInputs { devices, tenants, leaving, windows, bookings, usage, overrides, zone }
+    }
+
+    /// The same without overrides that end with the file, as it will be once the file is read again.
+    pub fn without_endless(mut self) -> Self {
+        self.overrides.retain(|change| !change.ends_with_the_file());
+        self
+    }
+
+    /// Names of the bookings that do not fit.
+    pub fn conflicting_bookings(&self, now: i64) -> Vec<String> {
+        find_booking_conflicts(&self.to_inputs(), now).into_iter().map(|conflict| conflict.name).collect()
     }
 
     /// Checks that everything fits from now on: the terms of the file with the overrides on these devices, until
@@ -305,8 +326,7 @@ impl PolicySnapshot {
 impl Reactor {
     /// Names of the bookings that do not fit already.
     pub(super) fn known_conflicts(&self) -> Vec<String> {
-        let conflicts = find_booking_conflicts(&self.policy_givens().to_inputs(), clock::unix_seconds());
-        conflicts.into_iter().map(|conflict| conflict.name).collect()
+        self.policy_givens().conflicting_bookings(clock::unix_seconds())
     }
 
     /// Checks that a file that is read again breaks no booking that fits beside the file in force.
@@ -322,13 +342,12 @@ impl Reactor {
                 tenants: plan.tenants.clone(),
                 windows: plan.windows.clone(),
                 bookings: plan.bookings.iter().cloned().chain(made).collect(),
-                overrides: lasting(&self.policies.kept).overrides,
                 ..self.policy_givens()
             }
         };
-        let conflicts = find_booking_conflicts(&givens(before).to_inputs(), now);
-        let known: Vec<String> = conflicts.into_iter().map(|conflict| conflict.name).collect();
-        givens(plan).check_ahead(&[], now, Some(now), &known)
+        // A booking that fits only beside an override without an end is broken by the file too.
+        let known = givens(before).conflicting_bookings(now);
+        givens(plan).without_endless().check_ahead(&[], now, Some(now), &known)
     }
 
     /// Collects what the policies decide about.
@@ -483,6 +502,27 @@ impl Reactor {
         };
         let chain = chain_sentences(&TenantPlan::from(&room.base), outcome, device, source, clock::unix_seconds());
         use_words.into_iter().chain(chain).collect()
+    }
+
+    /// The exclusive use by another tenant that would still pause this one after the override, and the devices on which
+    /// it would; `None` for the devices: the override would let the tenant launch on none.
+    ///
+    /// # Errors
+    /// A message: there are too many overrides.
+    pub(super) fn lasting_pause(
+        &self,
+        tenant: &str,
+        run: &TermsOverride,
+    ) -> Result<Option<(Cause, Option<String>)>, String> {
+        let mut ahead = self.policy_givens();
+        vgpu_policy::overrides::add_override(&mut ahead.overrides, run.clone())?;
+        let outcomes = decide(&ahead.to_inputs(), clock::unix_seconds()).outcomes;
+        let after = outcomes.into_iter().find(|outcome| outcome.tenant.name == tenant);
+        let before = self.policies.outcomes.get(tenant).map(|outcome| &outcome.paused_on);
+        Ok(after.and_then(|after| {
+            let helps = before.is_some_and(|before| *before != after.paused_on);
+            Some((after.pause_cause()?.clone(), helps.then(|| list_names(&after.paused_on))))
+        }))
     }
 
     /// Adds an override and puts it in force.

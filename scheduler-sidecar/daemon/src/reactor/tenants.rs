@@ -282,6 +282,7 @@ impl Reactor {
         let waiting = self.added.waiting.remove(name);
         let was_waiting = waiting.is_some();
         if let Some(stored) = waiting {
+            self.policies.forget_tenant(name);
             self.added.remove_file(name);
             self.keep_promise(stored);
             info!(
