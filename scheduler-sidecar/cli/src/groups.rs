@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::ask::{DaemonAddress, no_answer};
+use vgpu_config::show::insert_limits;
 use vgpu_control::ControlCommand;
 use vgpu_control::status::{GroupStatus, QuotaStatus};
 use vgpu_output::say::{self, Failure};
@@ -14,7 +15,8 @@ use vgpu_output::say::{self, Failure};
 ///
 /// SHARE is the part that the weights of the tree give. USED is the part of all use so far; use counts half after each
 /// half_life of the configuration. EFFECTIVE is the part that the tenants that run now get. The daemon gives a group
-/// that used less than its share larger weights, until both are equal.
+/// that used less than its share larger weights, until both are equal. MEMORY and CEILINGS are sums over the tenants
+/// next to the limits of the group, on the device that has least left.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -62,6 +64,8 @@ fn format_groups(groups: &[GroupStatus], zone: &TimeZone) -> String {
             group.running.to_string(),
         ]
     }));
+    let limits: Vec<_> = groups.iter().map(|group| group.limits.clone()).collect();
+    insert_limits(&mut rows, 5, &limits);
     let mut text = say::lay_out_table(&rows);
     let quotas: Vec<_> = groups.iter().flat_map(|group| group.quotas.iter().map(move |quota| (group, quota))).collect();
     if !quotas.is_empty() {
@@ -89,6 +93,8 @@ fn quota_row(group: &str, quota: &QuotaStatus, zone: &TimeZone) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use vgpu_config::admit::GroupLimitSums;
+
     use super::*;
 
     #[test]
@@ -110,15 +116,29 @@ mod tests {
             effective: Some(81.0),
             tenants: 2,
             running: 1,
+            limits: Vec::new(),
             quotas: vec![quota],
         };
-        let text = format_groups(&[lab, GroupStatus { name: "ops".into(), ..GroupStatus::default() }], &TimeZone::UTC);
+        let text =
+            format_groups(&[lab.clone(), GroupStatus { name: "ops".into(), ..GroupStatus::default() }], &TimeZone::UTC);
         assert!(text.contains("lab    3       75.0 %  60.2 %  81.0 %     2        1"), "{text}");
         assert!(
             text.contains("lab    40 GPU-hours a week  34.000 (85 %)  near   class batch  2026-12-01 09:00"),
             "{text}"
         );
         assert!(text.ends_with("or the record is not read\n"), "{text}");
+        let promise = |device: &str, memory: u64, ceilings| GroupLimitSums {
+            device: device.into(),
+            memory: memory << 30,
+            memory_limit: Some(70 << 30),
+            ceilings,
+            sm_limit: Some(100.0),
+        };
+        let limits = vec![promise("0", 60, 80.5), promise("1", 30, 90.0)];
+        let text = format_groups(&[GroupStatus { limits, ..lab }, GroupStatus::default()], &TimeZone::UTC);
+        let heads = "EFFECTIVE  MEMORY                 CEILINGS          TENANTS";
+        let cells = "81.0 %     60 GiB of 70 GiB on 0  90 of 100 % on 1  2";
+        assert!(text.contains(heads) && text.contains(cells), "{text}");
         assert!(format_groups(&[], &TimeZone::UTC).starts_with("there is no [[group]]"));
     }
 }

@@ -191,6 +191,72 @@ fn a_group_over_its_memory_quota_is_paused_and_resumes_by_hand_or_without_the_qu
     assert_eq!(world.says(&["groups"]), "there is no [[group]] in the configuration\n");
 }
 
+#[test]
+fn a_group_with_limits_has_no_more_than_these_by_set_by_added_tenants_by_bookings_and_by_windows() {
+    let limits = "memory_limit = \"50%\"\nsm_limit = 90";
+    let sections = |rest: &str| format!("{}{}{rest}", group("lab", limits), group("ops", ""));
+    let world = serve(&sections(""), &[]);
+    let refused = |words: &[&str], expected: &str| {
+        let output = vgpu().args(words).arg("--socket").arg(world.admin()).output().unwrap();
+        let (out, err) = texts(&output);
+        assert_ne!(output.status.code(), Some(0), "{words:?}: {out}");
+        assert!(err.contains(expected) && err.contains("; accepted: "), "{words:?}: {err}");
+    };
+    let promised = |world: &World| {
+        let limits = world.groups()["lab"].limits.clone();
+        assert_eq!(limits.len(), 1, "{limits:?}");
+        (limits[0].memory >> 30, limits[0].ceilings)
+    };
+    assert_eq!(promised(&world), (30, 60.0));
+    assert_eq!(world.groups()["ops"].limits, [], "it has no limit");
+    let table = world.says(&["groups"]);
+    assert!(table.contains("30 GiB of 40 GiB  60 of 90 %"), "{table}");
+
+    refused(
+        &["set", "ocr", "--memory-limit", "41GiB"],
+        &format!("of group \"lab\" on device {GPU} to 41 GiB (ocr 41 GiB), and the group's memory_limit is 40 GiB"),
+    );
+    world.says(&["set", "web", "--memory-limit", "40GiB", "--sm-limit", "unlimited"]);
+    let add = ["tenant", "add", "job", "--group", "lab/speech", "--memory-limit"];
+    refused(&[&add[..], &["11GiB", "--sm-limit", "30"]].concat(), "to 41 GiB (ocr 30 GiB, job 11 GiB)");
+    refused(&[&add[..], &["10GiB", "--sm-limit", "31"]].concat(), "to 91 % (ocr 60 %, job 31 %)");
+    refused(&[&add[..], &["10GiB"]].concat(), "to 100 % (job 100 % without a limit)");
+    refused(&[&add[..5], &["--sm-limit", "30"]].concat(), "leaves tenant job without a memory limit");
+    world.says(&[&add[..], &["10GiB", "--sm-limit", "30"]].concat());
+    assert_eq!(promised(&world), (40, 90.0));
+    refused(&["set", "ocr", "--sm-limit", "unlimited", "--for", "1h"], "(ocr 100 % without a limit, job 30 %)");
+    refused(&["book", "job", "--from", "now", "--for", "1h", "--sm-request", "31"], "to 91 % (ocr 60 %, job 31 %)");
+    world.says(&["set", "ocr", "--sm-limit", "50", "--for", "1h"]);
+    refused(&["set", "job", "--sm-limit", "40"], "on it does not fit: sm_limit brings the sm_limits of group \"lab\"");
+    world.says(&["set", "job", "--sm-limit", "40", "--for", "30m"]);
+    assert_eq!(promised(&world), (40, 90.0));
+    world.says(&["unset", "job"]);
+    world.says(&["unset", "ocr"]);
+
+    // A file that breaks the limit with the added tenant, or by a window, changes nothing.
+    let reload_refused = |sections: &str, expected: &str| {
+        world.reload(&format!("{BASE}{sections}"));
+        let why = || world.status().configuration.unwrap().refused.unwrap_or_default();
+        eventually("the file is refused", || why().contains(expected));
+    };
+    let smaller = format!("{}{}", group("lab", "memory_limit = \"39GiB\""), group("ops", ""));
+    reload_refused(
+        &smaller,
+        "with the tenants that `vgpu tenant add` added: memory_limit brings the memory limits of group",
+    );
+    let night = "[[window]]\nname = \"night\"\nfrom = \"20:00\"\nto = \"06:00\"\ngroups = [\"lab\"]\nsm_limit = 91\n";
+    reload_refused(&sections(night), "window.name = \"night\" does not fit from ");
+    assert_eq!(promised(&world), (40, 90.0));
+
+    // A daemon that starts again judges its stored tenant by the file of then.
+    let dir = world.kill();
+    fs::write(dir.path().join("vgpud.toml"), format!("{BASE}{smaller}")).unwrap();
+    let world = restart(dir);
+    assert_eq!(promised(&world), (30, 60.0), "the added tenant waits for room");
+    world.reload_and_wait(&sections(""));
+    eventually("it is served when the limit leaves room", || promised(&world) == (40, 90.0));
+}
+
 /// Rows 82, 83 and 139: shares of accounts follow decayed use.
 #[test]
 fn the_group_that_used_less_gets_the_larger_weight_without_an_event_for_it() {

@@ -131,7 +131,8 @@ fn plan_device(
     let overcommit = raw.and_then(|raw| raw.overcommit.as_ref()).map_or(1000, |at| at.value);
     let model = found.and_then(|found| found.model.clone());
     let parent = found.and_then(|found| found.parent.clone());
-    DevicePlan { index, uuid, parent, memory: memory.or(found.and_then(|found| found.memory)), overcommit, model }
+    let memory = memory.or(found.and_then(|found| found.memory));
+    DevicePlan { index, uuid, parent, memory, overcommit, model, group_limits: Vec::new() }
 }
 
 /// Returns whether `*` covers devices without an entry of their own, and its entry. `*` also covers them if the file

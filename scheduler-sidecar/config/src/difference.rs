@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::groups::GroupPlan;
-use super::plan::{ConfigPlan, TenantPlan};
+use super::plan::{ConfigPlan, DevicePlan, TenantPlan};
 use super::schedule::{BookingPlan, WindowPlan};
 
 /// Difference between the plan in force and a new one.
@@ -106,10 +106,16 @@ fn other_changes(old: &ConfigPlan, new: &ConfigPlan) -> Vec<&'static str> {
     if (&old.time, old.arbitrate) != (&new.time, new.arbitrate) {
         others.push("time");
     }
-    if old.devices != new.devices {
+    let bare = |plan: &ConfigPlan| -> Vec<DevicePlan> {
+        plan.devices.iter().map(|device| DevicePlan { group_limits: Vec::new(), ..device.clone() }).collect()
+    };
+    if bare(old) != bare(new) {
         others.push("device");
     }
-    if !old.groups.iter().map(GroupPlan::without_places).eq(new.groups.iter().map(GroupPlan::without_places)) {
+    let limits = |plan: &ConfigPlan| plan.devices.first().map(|device| device.group_limits.clone());
+    if limits(old) != limits(new)
+        || !old.groups.iter().map(GroupPlan::without_places).eq(new.groups.iter().map(GroupPlan::without_places))
+    {
         others.push("group");
     }
     if !old.windows.iter().map(WindowPlan::without_place).eq(new.windows.iter().map(WindowPlan::without_place)) {

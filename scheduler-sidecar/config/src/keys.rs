@@ -185,7 +185,13 @@ const TENANT_KEYS: &[ConfigKey] = &[
 
 const OVERRIDE_KEYS: &[ConfigKey] = &[obeyed_key("id")];
 
-const GROUP_KEYS: &[ConfigKey] = &[obeyed_key("name"), obeyed_key("weight"), obeyed_key("quota")];
+const GROUP_KEYS: &[ConfigKey] = &[
+    obeyed_key("name"),
+    obeyed_key("weight"),
+    obeyed_key("memory_limit"),
+    obeyed_key("sm_limit"),
+    obeyed_key("quota"),
+];
 
 const QUOTA_KEYS: &[ConfigKey] =
     &[obeyed_key("per"), obeyed_key("time_zone"), obeyed_key("gpu_hours"), obeyed_key("gib_hours"), obeyed_key("then")];

@@ -5,9 +5,8 @@
 
 use vgpu_core::units::uuid;
 
-use super::admit::{DeviceCapacity, TenantAsk, find_refusals};
 use super::plan::{DevicePlan, TenantPlan, TermsPlan};
-use super::resolve::admission;
+use super::resolve::admission::{RefusalText, find_refusal_texts};
 use super::suggest::nearest_word;
 use crate::change::TermsChange;
 
@@ -166,7 +165,8 @@ fn check_fit(
 ) -> Result<(), String> {
     let is_new = tenants.iter().all(|tenant| tenant.name != after.name);
     let there = tenants.iter().map(|tenant| if tenant.name == after.name { after } else { tenant });
-    let told = refusal_words(device, described, there.chain(is_new.then_some(after)));
+    let misfits = misfits_on(device, described, there.chain(is_new.then_some(after)));
+    let told: Vec<String> = misfits.into_iter().map(|misfit| misfit.words).collect();
     if told.is_empty() { Ok(()) } else { Err(format!("{}; nothing was changed", told.join("; and "))) }
 }
 
@@ -184,28 +184,40 @@ pub fn check_tenant_fits(devices: &[DevicePlan], tenants: &[TenantPlan], tenant:
 /// Returns a message for each promise that the devices cannot keep for these tenants; empty if everything fits.
 #[must_use]
 pub fn find_misfits(devices: &[DevicePlan], tenants: &[TenantPlan]) -> Vec<String> {
-    devices.iter().flat_map(|device| refusal_words(&device.name(), Some(device), tenants.iter())).collect()
+    let misfits = devices.iter().flat_map(|device| find_device_misfits(device, tenants));
+    misfits.map(|misfit| misfit.words).collect()
 }
 
-fn refusal_words<'p>(
+/// A promise that a device or a group's limit on it cannot keep.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Misfit {
+    /// Key whose values ask for too much: `memory_limit`, `sm_request` or `sm_limit`.
+    pub key: &'static str,
+    /// Names of the tenants whose values these are.
+    pub tenants: Vec<String>,
+    /// Why it cannot be kept, with what would be accepted.
+    pub words: String,
+}
+
+/// Returns every promise to these tenants that the device cannot keep.
+#[must_use]
+pub fn find_device_misfits(device: &DevicePlan, tenants: &[TenantPlan]) -> Vec<Misfit> {
+    misfits_on(&device.name(), Some(device), tenants.iter())
+}
+
+fn misfits_on<'p>(
     device: &str,
     described: Option<&DevicePlan>,
     tenants: impl Iterator<Item = &'p TenantPlan>,
-) -> Vec<String> {
-    let capacity = DeviceCapacity {
-        memory: described.and_then(|described| described.memory),
-        overcommit: described.map_or(1000, |described| described.overcommit),
+) -> Vec<Misfit> {
+    let on = |tenant: &'p TenantPlan| Some((tenant, tenant.terms.iter().find(|terms| terms.device == device)?));
+    let there: Vec<(&TenantPlan, &TermsPlan)> = tenants.filter_map(on).collect();
+    let misfit = |text: RefusalText| Misfit {
+        key: text.key,
+        tenants: text.tenants.iter().map(|at| there[*at].0.name.clone()).collect(),
+        words: format!("{} {}; accepted: {}", text.key, text.what, text.accepted),
     };
-    let on = |tenant: &'p TenantPlan| {
-        Some((tenant.name.as_str(), tenant.terms.iter().find(|terms| terms.device == device)?))
-    };
-    let there: Vec<(&str, &TermsPlan)> = tenants.filter_map(on).collect();
-    let asks: Vec<TenantAsk> = there.iter().map(|(_, terms)| admission::ask_of_terms(terms)).collect();
-    let tell = |refusal| {
-        let told = admission::refusal_text(refusal, device, &capacity, &there);
-        format!("{} {}; accepted: {}", told.key, told.what, told.accepted)
-    };
-    find_refusals(&capacity, &asks).iter().map(tell).collect()
+    find_refusal_texts(device, described, &there).into_iter().map(misfit).collect()
 }
 
 #[cfg(test)]

@@ -15,8 +15,8 @@ use vgpu_core::units::share::Share;
 
 use super::action::ActionPlan;
 use super::bearer::CostBearer;
-use super::groups::GroupPlan;
-use super::raw::{LogFormat, OnError, OnLoss, RawPolicy, RawTemplate};
+use super::groups::{GroupPlan, is_within};
+use super::raw::{Amount, LogFormat, OnError, OnLoss, RawPolicy, RawTemplate};
 use super::schedule::{BookingPlan, WindowPlan};
 use super::time::TimeConfig;
 use super::usage::UsagePlan;
@@ -179,6 +179,27 @@ pub struct DevicePlan {
     pub overcommit: u32,
     /// Model name, if the driver reports one.
     pub model: Option<String>,
+    /// Limits of groups on the device, in the order of the file; groups without one are left out.
+    pub group_limits: Vec<GroupLimit>,
+}
+
+/// Limits on the sums of what the tenants of a group, with its subgroups, are promised on a device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupLimit {
+    /// Name of the group.
+    pub group: String,
+    /// Largest sum of memory limits; `None`: no limit.
+    pub memory: Option<Amount>,
+    /// Largest sum of ceilings; `None`: no limit.
+    pub ceilings: Option<Share>,
+}
+
+impl GroupLimit {
+    /// True if the tenant belongs to the group or to one of its subgroups.
+    #[must_use]
+    pub fn has_tenant(&self, tenant: &TenantPlan) -> bool {
+        tenant.bearer.group.as_deref().is_some_and(|group| is_within(group, &self.group))
+    }
 }
 
 impl DevicePlan {

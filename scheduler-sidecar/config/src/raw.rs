@@ -295,6 +295,10 @@ pub struct RawGroup {
     pub name: Option<At<String>>,
     /// Weight among the groups of the same parent.
     pub weight: Option<At<u32>>,
+    /// Largest sum of its tenants' memory limits on each device.
+    pub memory_limit: Option<At<Amount>>,
+    /// Largest sum of its tenants' ceilings on each device; the value `None` is `unlimited`.
+    pub sm_limit: Option<At<Option<Share>>>,
     /// Sections `[[group.quota]]` of the group.
     pub quotas: Vec<RawQuota>,
 }

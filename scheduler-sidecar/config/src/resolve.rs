@@ -31,7 +31,7 @@ use super::templates::all_templates;
 use super::time::TimeConfig;
 use super::usage::UsagePlan;
 use super::value::{format_span, is_name};
-use layers::{TenantLayers, WrittenPlace};
+use layers::{TenantLayers, TermsPlaces};
 
 /// Most tenants, with each slot counted.
 pub const MAX_TENANTS: usize = 4096;
@@ -69,22 +69,22 @@ struct PlacedTenant {
     plan: TenantPlan,
     /// Place of the tenant's name in the file, or of its section.
     place: TextRange,
-    /// For each entry of [`TenantPlan::terms`]: the device, and the places that set its memory limit and its floor
-    /// (guaranteed share of time).
+    /// For each entry of [`TenantPlan::terms`]: the device, and the places that set the terms.
     origins: Vec<TenantOrigin>,
 }
 
 struct TenantOrigin {
     device: usize,
-    memory: Option<WrittenPlace>,
-    floor: Option<WrittenPlace>,
+    places: TermsPlaces,
 }
 
 /// Resolves a file. The returned plan is valid only if `problems` is empty.
 pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut ProblemList<'_>) -> ConfigPlan {
     let daemon = resolve_daemon(raw, around, problems);
     let time = resolve_time(raw, problems);
-    let devices = devices::resolve_devices(raw, around.inventory.as_ref(), problems);
+    let mut devices = devices::resolve_devices(raw, around.inventory.as_ref(), problems);
+    let group_limits = groups::group_limits(raw);
+    devices.iter_mut().for_each(|device| device.plan.group_limits.clone_from(&group_limits));
     let templates = all_templates(&raw.templates).map(|template| (template.name.as_str(), template)).collect();
     let inventory = around.inventory.as_ref();
     let resolver = TenantResolver { raw, daemon: &daemon, devices: &devices, inventory, templates, problems };
@@ -95,7 +95,7 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
         tenant.plan.usage.deadline = deadlines.get(&tenant.place).copied();
     }
     if problems.is_empty() {
-        admission::check(&devices, &tenants, problems, &mut notes);
+        admission::check(raw, &devices, &tenants, problems, &mut notes);
     }
     let (windows, bookings) = schedule::ScheduleResolver {
         zone: around.zone.clone().unwrap_or(TimeZone::UTC),
@@ -107,7 +107,8 @@ pub(super) fn resolve_plan(raw: &RawFile, around: &Surroundings, problems: &mut 
     .resolve_schedule(raw);
     let arbitrate = raw.arbitrate.as_ref().is_none_or(|at| at.value);
     let zone = around.zone.clone().unwrap_or(TimeZone::UTC);
-    let resolver = groups::GroupResolver { zone, daemon: &daemon, arbitrate, problems, notes: &mut notes };
+    let resolver =
+        groups::GroupResolver { zone, daemon: &daemon, devices: &devices, arbitrate, problems, notes: &mut notes };
     let groups = resolver.resolve_groups(raw);
     let devices: Vec<DevicePlan> = devices.into_iter().map(|device| device.plan).collect();
     let actions = actions::resolve_actions(&raw.actions, &around.event_kinds, problems);
@@ -450,9 +451,9 @@ impl<'a> TenantResolver<'a, '_> {
         for (&device, over) in own {
             let described = &self.devices[device];
             match layers.resolve_terms(*over, &described.plan) {
-                Ok((plan, memory, floor)) => {
+                Ok((plan, places)) => {
                     terms.push(plan);
-                    origins.push(TenantOrigin { device, memory, floor });
+                    origins.push(TenantOrigin { device, places });
                 }
                 Err(word) if self.raw.devices_are_wrong || !told.insert(word.place) => {}
                 Err(word) => {

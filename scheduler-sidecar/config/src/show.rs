@@ -5,9 +5,11 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use vgpu_core::limits::Mode;
 use vgpu_core::time::arbiter::Class;
+use vgpu_core::units::bytes::Bytes;
 use vgpu_core::units::share::Share;
 
 use super::action::ActionPlan;
+use super::admit::{GroupLimitSums, sum_group_limits};
 use super::groups::{GroupPlan, QuotaPlan};
 use super::plan::{ConfigPlan, TenantPlan, TermsPlan};
 use super::problem::ConfigReport;
@@ -28,7 +30,7 @@ pub fn plan_table(plan: &ConfigPlan) -> String {
         let name = device.name();
         let there = || plan.tenants.iter().flat_map(|tenant| &tenant.terms).filter(|terms| terms.device == name);
         let limited = there().filter_map(|terms| terms.memory);
-        let sum = limited.fold(vgpu_core::units::bytes::Bytes::ZERO, |sum, limit| sum.saturating_add(limit));
+        let sum = limited.fold(Bytes::ZERO, |sum, limit| sum.saturating_add(limit));
         let unlimited = there().filter(|terms| terms.memory.is_none()).count();
         let floors: u64 = there().filter_map(|terms| terms.floor).map(|floor| u64::from(floor.as_permille())).sum();
         devices.push(vec![
@@ -49,6 +51,8 @@ pub fn plan_table(plan: &ConfigPlan) -> String {
     if !plan.groups.is_empty() {
         let mut groups = vec![["GROUP", "WEIGHT", "QUOTAS"].map(str::to_owned).to_vec()];
         groups.extend(plan.groups.iter().map(group_row));
+        let sums = plan.groups.iter().map(|group| sum_group_limits(&plan.devices, &plan.tenants, &group.name));
+        insert_limits(&mut groups, 2, &sums.collect::<Vec<_>>());
         text.push_str(&format!("\n{}", say::lay_out_table(&groups)));
     }
     if plan.tenants.iter().any(|tenant| tenant.usage.idle.is_some()) {
@@ -104,6 +108,42 @@ fn group_row(group: &GroupPlan) -> Vec<String> {
         group.weight.map_or_else(|| "-".to_owned(), |weight| weight.to_string()),
         if quotas.is_empty() { "-".to_owned() } else { quotas.join("; ") },
     ]
+}
+
+/// Inserts columns before `column`: sums of memory limits and of ceilings next to the groups' limits, each on the
+/// device that has least left. A column without a limit is left out. The first row has the heads, the others belong to
+/// the groups of `sums` in their order.
+pub fn insert_limits(rows: &mut [Vec<String>], column: usize, sums: &[Vec<GroupLimitSums>]) {
+    let memory = |sums: &GroupLimitSums| {
+        let limit = sums.memory_limit?;
+        let part = sums.memory as f64 / limit.max(1) as f64;
+        Some((part, format!("{} of {}", Bytes(sums.memory), Bytes(limit))))
+    };
+    let ceilings = |sums: &GroupLimitSums| {
+        let limit = sums.sm_limit?;
+        Some((sums.ceilings / limit, format!("{} of {limit} %", sums.ceilings)))
+    };
+    let columns = [
+        ("CEILINGS", sums.iter().map(|sums| fullest_device(sums, ceilings)).collect::<Vec<_>>()),
+        ("MEMORY", sums.iter().map(|sums| fullest_device(sums, memory)).collect()),
+    ];
+    for (head, cells) in columns.into_iter().filter(|(_, cells)| cells.iter().any(Option::is_some)) {
+        let cells = cells.into_iter().map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+        for (row, cell) in rows.iter_mut().zip(std::iter::once(head.to_owned()).chain(cells)) {
+            row.insert(column, cell);
+        }
+    }
+}
+
+/// Returns the words of the device with the largest part in use, with its name if there are several devices; `None`: no
+/// device has a limit. `part_of` returns part and words.
+fn fullest_device(
+    sums: &[GroupLimitSums],
+    part_of: impl Fn(&GroupLimitSums) -> Option<(f64, String)>,
+) -> Option<String> {
+    let parts = sums.iter().filter_map(|sums| Some((part_of(sums)?, &sums.device)));
+    let ((_, words), device) = parts.reduce(|fullest, other| if other.0.0 > fullest.0.0 { other } else { fullest })?;
+    Some(if sums.len() > 1 { format!("{words} on {device}") } else { words })
 }
 
 /// Returns a quota in words: `40 GPU-hours a week, then class batch`.
@@ -274,6 +314,7 @@ pub fn plan_json(plan: &ConfigPlan) -> Value {
         "groups": plan.groups.iter().map(|group| json!({
             "name": group.name,
             "weight": group.weight,
+            "limits": sum_group_limits(&plan.devices, &plan.tenants, &group.name),
             "quotas": group.quotas.iter().map(quota_json).collect::<Vec<_>>(),
         })).collect::<Vec<_>>(),
         "templates": all_templates(&plan.templates).enumerate().map(|(at, template)| json!({

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use vgpu_config as config;
-use vgpu_config::admit::{AdmissionRefusal, DeviceCapacity, TenantAsk, find_refusals};
+use vgpu_config::admit::{
+    AdmissionRefusal, DeviceCapacity, GroupRefusal, TenantAsk, find_group_refusals, find_refusals,
+};
 use vgpu_config::difference::{PlanDifference, compare_plans};
 use vgpu_config::inventory::{FoundDevice, Inventory};
-use vgpu_config::plan::{ConfigPlan, DaemonPlan, TenantPlan, TermsPlan};
+use vgpu_config::plan::{ConfigPlan, DaemonPlan, GroupLimit, TenantPlan, TermsPlan};
 use vgpu_config::raw::Amount;
 use vgpu_config::resolve::Surroundings;
-use vgpu_core::units::bytes::Bytes;
+use vgpu_core::units::bytes::{Bytes, Size};
 use vgpu_core::units::share::Share;
 
 fn share() -> impl Strategy<Value = Option<Share>> {
@@ -119,6 +121,84 @@ proptest! {
         let floors: u32 = limits.iter().map(|(_, percent)| percent).sum();
         let fits = asked <= 80 * u64::from(ratio) && floors <= 100;
         prop_assert_eq!(config::make_plan(&text, &around).is_ok(), fits, "{}", text);
+    }
+
+    #[test]
+    fn a_file_with_limited_groups_is_accepted_exactly_if_each_groups_tenants_fit_its_limits(
+        groups in prop::collection::vec((prop::option::of(1..=60_u64), prop::option::of(1..=100_u32)), 3),
+        tenants in prop::collection::vec(
+            (0..4_usize, prop::option::of(1..=20_u64), prop::option::of(1..=60_u32), prop::option::of(1..=20_u32), 0..3_u32),
+            1..5,
+        ),
+    ) {
+        // A subgroup's limit is never above its parent's, which is refused by itself.
+        const NAMES: [&str; 3] = ["lab", "lab/vision", "ops"];
+        let most = |group: usize| {
+            let (memory, share) = groups[group];
+            let parent = if group == 1 { groups[0] } else { (None, None) };
+            let least = |own: Option<u64>, above: Option<u64>| own.map(|own| above.map_or(own, |above| own.min(above)));
+            (least(memory, parent.0), least(share.map(u64::from), parent.1.map(u64::from)))
+        };
+        let mut text = "[[device]]\nid = 0\nmemory = '200GiB'\n[[device]]\nid = 1\nmemory = '200GiB'\n".to_owned();
+        for (index, name) in NAMES.iter().enumerate() {
+            text.push_str(&format!("[[group]]\nname='{name}'\n"));
+            let (memory, share) = most(index);
+            memory.iter().for_each(|gib| text.push_str(&format!("memory_limit='{gib}GiB'\n")));
+            share.iter().for_each(|percent| text.push_str(&format!("sm_limit={percent}\n")));
+        }
+        for (index, (group, memory, ceiling, floor, device)) in tenants.iter().enumerate() {
+            text.push_str(&format!("[[tenant]]\nname='t{index}'\n"));
+            // The last group has no section of its own.
+            text.push_str(&format!("group='{}'\n", ["lab", "lab/vision", "ops", "lab/vision/ocr"][*group]));
+            memory.iter().for_each(|gib| text.push_str(&format!("memory_limit='{gib}GiB'\n")));
+            ceiling.iter().for_each(|percent| text.push_str(&format!("sm_limit={percent}\n")));
+            floor.iter().for_each(|percent| text.push_str(&format!("sm_request={percent}\n")));
+            if *device < 2 {
+                text.push_str(&format!("devices=[{device}]\n"));
+            }
+        }
+        let fits = (0..2).all(|device| {
+            let there = || tenants.iter().filter(|tenant| tenant.4 == device || tenant.4 == 2);
+            let whole = there().map(|tenant| tenant.1.unwrap_or(200)).sum::<u64>() <= 200
+                && there().all(|(.., ceiling, floor, _)| floor.unwrap_or(0) <= ceiling.unwrap_or(100));
+            whole && (0..3).all(|group| {
+                let members: [&[usize]; 3] = [&[0, 1, 3], &[1, 3], &[2]];
+                let own = || there().filter(|tenant| members[group].contains(&tenant.0));
+                let (memory, share) = most(group);
+                let ceilings: u64 = own().map(|tenant| u64::from(tenant.2.unwrap_or(100))).sum();
+                memory.is_none_or(|most| own().map(|tenant| tenant.1.unwrap_or(1_000)).sum::<u64>() <= most)
+                    && share.is_none_or(|most| ceilings <= most)
+            })
+        });
+        let around = Surroundings { run_dir: "/r".into(), ..Default::default() };
+        prop_assert_eq!(config::make_plan(&text, &around).is_ok(), fits, "{}", text);
+    }
+
+    #[test]
+    fn a_groups_refusal_names_the_first_tenant_that_does_not_fit_and_fewer_tenants_always_fit(
+        memory in prop::option::of(bytes()),
+        ceilings in share(),
+        asks in prop::collection::vec(ask(), 1..12),
+    ) {
+        let memory = memory.map(|bytes| Amount::Size(Size::Bytes(Bytes(bytes))));
+        let limit = GroupLimit { group: "lab".into(), memory, ceilings };
+        let refusals = |asks: &[TenantAsk]| find_group_refusals(&limit, None, asks);
+        let refuses_more = |asks: &[TenantAsk]| refusals(asks).iter().any(|it| matches!(it, GroupRefusal::Memory { .. }));
+        let refuses_time = |asks: &[TenantAsk]| refusals(asks).iter().any(|it| matches!(it, GroupRefusal::Ceilings { .. }));
+        for refusal in refusals(&asks) {
+            match refusal {
+                GroupRefusal::UnknownSize => prop_assert!(false, "a size in bytes needs no device"),
+                GroupRefusal::Unlimited { at, .. } => prop_assert_eq!(asks[at].memory, None),
+                GroupRefusal::Memory { at, asked, most } => {
+                    prop_assert!(asked > most.get().into() && refuses_more(&asks[..=at]) && !refuses_more(&asks[..at]));
+                }
+                GroupRefusal::Ceilings { at, asked, most } => {
+                    prop_assert!(asked > most.as_permille().into());
+                    prop_assert!(refuses_time(&asks[..=at]) && !refuses_time(&asks[..at]));
+                }
+            }
+        }
+        prop_assert!(!refusals(&asks).is_empty() || refusals(&asks[1..]).is_empty());
     }
 }
 

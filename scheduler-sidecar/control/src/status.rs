@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use super::place::ProcessPlace;
+use vgpu_config::admit::GroupLimitSums;
 use vgpu_config::bearer::CostBearer;
 
 /// Status of the daemon.
@@ -112,6 +113,10 @@ pub struct GroupStatus {
     pub tenants: usize,
     /// Number of them that used or wanted a device in the last minute.
     pub running: usize,
+    /// Sums of its tenants' memory limits and ceilings on each device, next to the group's limits; empty if it has
+    /// none.
+    #[serde(default)]
+    pub limits: Vec<GroupLimitSums>,
     /// Quotas of the group; empty if its use is not known.
     pub quotas: Vec<QuotaStatus>,
 }

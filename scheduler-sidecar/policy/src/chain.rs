@@ -7,8 +7,9 @@
 
 use std::collections::BTreeSet;
 
+use vgpu_config::admit::TenantAsk;
 use vgpu_config::change::TermsChange;
-use vgpu_config::live::{change_terms, differing_keys, find_misfits};
+use vgpu_config::live::{Misfit, change_terms, differing_keys, find_device_misfits};
 use vgpu_config::plan::{DevicePlan, TenantPlan, TermsPlan};
 use vgpu_config::raw::Amount;
 use vgpu_config::schedule::BookingPlan;
@@ -101,7 +102,8 @@ fn apply_all(devices: &[DevicePlan], active: Vec<&ActivePolicy<'_>>, base: &Tena
                 concerned.push(base.terms[at].device.clone());
             }
         }
-        let step = |key, value| PolicyStep { device: None, key, value, cause: policy.cause.clone(), takes_room: false };
+        let step =
+            |key, value| PolicyStep { device: None, key, value, cause: policy.cause.clone(), strains: Vec::new() };
         if let Effect::Set(change) = &policy.effect {
             let tenant = &mut outcome.tenant;
             let (mode, strict) = (change.mode.unwrap_or(tenant.mode), change.strict.unwrap_or(tenant.strict));
@@ -131,7 +133,7 @@ fn keep_floor_below_ceiling(outcome: &mut TenantOutcome, at: usize, cause: &Caus
         terms.floor = Some(ceiling);
         let (device, key) = (Some(terms.device.clone()), "sm_request");
         let value = format_value(terms, key);
-        outcome.steps.push(PolicyStep { device, key, value, cause: cause.clone(), takes_room: false });
+        outcome.steps.push(PolicyStep { device, key, value, cause: cause.clone(), strains: Vec::new() });
     }
 }
 
@@ -154,7 +156,7 @@ fn pause_on(outcome: &mut TenantOutcome, devices: &[String], paused: bool, cause
         key: "paused",
         value: paused.to_string(),
         cause: cause.clone(),
-        takes_room: false,
+        strains: Vec::new(),
     }));
 }
 
@@ -194,19 +196,24 @@ fn apply_to_device(devices: &[DevicePlan], policy: &ActivePolicy<'_>, outcome: &
         key,
         value: format_value(&after, key),
         cause: cause.clone(),
-        takes_room: takes_room(before, &after, key),
+        strains: strained_keys(before, &after, key),
     }));
     outcome.tenant.terms[at] = after;
 }
 
-/// True if a changed key can be the reason why terms do not fit any more.
-fn takes_room(before: &TermsPlan, after: &TermsPlan, key: &str) -> bool {
-    match key {
-        "memory_limit" => after.memory.is_none_or(|now| before.memory.is_some_and(|was| now > was)),
-        "sm_request" => after.floor > before.floor,
-        "sm_limit" => after.ceiling.is_some_and(|ceiling| after.floor.is_some_and(|floor| floor > ceiling)),
-        _ => false,
-    }
+/// Returns the keys whose values may not fit any more because this key changed: a larger promise, a ceiling below the
+/// floor, or more of what a group may have.
+fn strained_keys(before: &TermsPlan, after: &TermsPlan, key: &str) -> Vec<&'static str> {
+    let is_more_memory = after.memory.is_none_or(|now| before.memory.is_some_and(|was| now > was));
+    let is_below_floor = after.ceiling.is_some_and(|ceiling| after.floor.is_some_and(|floor| floor > ceiling));
+    let is_more_time = TenantAsk::from(after).counted_ceiling() > TenantAsk::from(before).counted_ceiling();
+    let keys = match key {
+        "memory_limit" => vec![("memory_limit", is_more_memory)],
+        "sm_request" => vec![("sm_request", after.floor > before.floor), ("sm_limit", is_more_time)],
+        "sm_limit" => vec![("sm_request", is_below_floor), ("sm_limit", is_more_time)],
+        _ => Vec::new(),
+    };
+    keys.into_iter().filter(|(_, is_strained)| *is_strained).map(|(key, _)| key).collect()
 }
 
 /// Gives the tenant at least what was booked; false: the booked memory is a part of an unknown size. A ceiling below
@@ -240,8 +247,8 @@ pub(crate) fn add_leaving(mut tenants: Vec<TenantPlan>, leaving: &[TenantPlan]) 
     tenants
 }
 
-/// Returns the policy to give up if the outcomes do not fit: the last need that takes room of the kind that is short on
-/// that device, else the last such window, else the last such booking.
+/// Returns the policy to give up if the outcomes do not fit: the last need that can be a reason for that, else the last
+/// such window, else the last such booking.
 fn find_culprit(
     inputs: &PolicyInputs<'_>,
     active: &[ActivePolicy<'_>],
@@ -254,28 +261,28 @@ fn find_culprit(
     }
     let there = add_leaving(outcomes.iter().map(|outcome| outcome.tenant.clone()).collect(), inputs.leaving);
     inputs.devices.iter().find_map(|device| {
+        let mut misfits = find_device_misfits(device, &there);
+        // The policy that a misfit of few tenants names may be the reason of those of more tenants too.
+        misfits.sort_by_key(|misfit| misfit.tenants.len());
         let name = device.name();
-        let words = find_misfits(std::slice::from_ref(device), &there);
-        let promises = |policy: &ActivePolicy<'_>, is_memory: bool| {
+        let promises = |misfit: &Misfit, policy: &ActivePolicy<'_>| {
             // Policies of several tenants may have equal causes, such as deadlines of the same time and size.
             let is_about = |tenant: &TenantPlan| {
                 policy.is_about(tenant)
                     && tenant.terms.iter().any(|terms| terms.device == name && policy.is_about_device(terms))
             };
-            let steps = outcomes.iter().filter(|outcome| is_about(&outcome.tenant)).flat_map(|outcome| &outcome.steps);
-            let mut own = steps.filter(|step| step.cause == policy.cause && step.device.as_ref() == Some(&name));
-            scheduled(policy) && own.any(|step| step.takes_room && is_memory == (step.key == "memory_limit"))
+            let strains = |tenant: &TenantPlan, step: &PolicyStep| {
+                let is_own = step.cause == policy.cause && step.device.as_ref() == Some(&name);
+                is_own && step.strains.contains(&misfit.key) && misfit.tenants.contains(&tenant.name)
+            };
+            let mut own = outcomes.iter().filter(|outcome| is_about(&outcome.tenant));
+            scheduled(policy) && own.any(|outcome| outcome.steps.iter().any(|step| strains(&outcome.tenant, step)))
         };
-        // Memory may be short because of an override, which nobody gives up, and time because of a policy.
-        let (memory, time): (Vec<_>, Vec<_>) = words.into_iter().partition(|words| words.starts_with("memory_limit"));
-        [(true, memory), (false, time)].into_iter().filter(|(_, words)| !words.is_empty()).find_map(
-            |(is_memory, words)| {
-                let is_last =
-                    |stage, policy: &ActivePolicy<'_>| policy.cause.stage == stage && promises(policy, is_memory);
-                let last = |stage| active.iter().rposition(|policy| is_last(stage, policy));
-                let at = [PolicyStage::Need, PolicyStage::Window, PolicyStage::Booking].into_iter().find_map(last)?;
-                Some((at, name.clone(), words.join("; and ")))
-            },
-        )
+        let last =
+            |misfit, stage| active.iter().rposition(|policy| policy.cause.stage == stage && promises(misfit, policy));
+        let stages = [PolicyStage::Need, PolicyStage::Window, PolicyStage::Booking];
+        let at = misfits.iter().find_map(|misfit| stages.into_iter().find_map(|stage| last(misfit, stage)))?;
+        let words: Vec<String> = misfits.into_iter().map(|misfit| misfit.words).collect();
+        Some((at, name.clone(), words.join("; and ")))
     })
 }

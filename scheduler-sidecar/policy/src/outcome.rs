@@ -33,8 +33,8 @@ pub struct PolicyStep {
     pub value: String,
     /// Why it changed.
     pub cause: Cause,
-    /// True if the change takes room: a larger promise, or a ceiling below the floor.
-    pub takes_room: bool,
+    /// Keys whose values may not fit any more because of the change, as a [`vgpu_config::live::Misfit`] names them.
+    pub strains: Vec<&'static str>,
 }
 
 /// Terms and pause in force for one tenant, with the steps that led there.

@@ -302,6 +302,80 @@ fn a_booking_of_a_device_that_its_tenant_does_not_have_is_a_conflict_and_never_k
     }
 }
 
+/// Two tenants of a group with limits, and one of another group.
+fn grouped(rest: &str) -> String {
+    let lab = "[[group]]\nname = \"lab\"\nmemory_limit = \"40GiB\"\nsm_limit = 80\n[[group]]\nname = \"ops\"\n";
+    let own = |name: &str, group: &str| tenant(name, &format!("sm_limit = 40\ngroup = \"{group}\""));
+    format!("{lab}{}{}{}{rest}", own("a", "lab"), own("b", "lab/vision"), own("c", "ops"))
+}
+
+#[test]
+fn a_window_above_a_groups_limit_is_given_up_and_no_window_of_another_group() {
+    let window = |name: &str, of: &str, term: &str| {
+        format!("[[window]]\nname = \"{name}\"\nfrom = \"10:00\"\nto = \"11:00\"\ntenants = [\"{of}\"]\n{term}\n")
+    };
+    for (term, words) in [
+        ("sm_limit = 41", "sm_limit brings the sm_limits of group \"lab\" on device 0 to 81 % (a 40 %, b 41 %)"),
+        ("sm_limit = \"unlimited\"", "to 140 % (a 40 %, b 100 % without a limit)"),
+        ("memory_limit = \"21GiB\"", "memory limits of group \"lab\" on device 0 to 41 GiB (a 20 GiB, b 21 GiB)"),
+        ("memory_limit = \"unlimited\"", "leaves tenant b without a memory limit on device 0"),
+    ] {
+        // The other group has no limit. Its windows come last, and would be given up first.
+        let others = window("other", "c", "sm_limit = 90\nmemory_limit = \"30GiB\"");
+        let plan = plan(&grouped(&(window("more", "b", term) + &others)));
+        let decision = decide(&inputs(&plan, &[]), at("2026-11-27T10:30Z"));
+        let refused: Vec<_> = decision.refused.iter().map(|it| it.name.as_str()).collect();
+        assert_eq!(refused, ["more"], "{term}: {:?}", decision.refused);
+        assert!(decision.refused[0].words.contains(words), "{}", decision.refused[0].words);
+        assert_eq!(ceilings(&decision), ["40 %", "40 %", "90 %"], "{term}");
+        let conflicts = find_window_conflicts(&inputs(&plan, &[]), at("2026-11-27T00:00Z"), WEEK);
+        assert_eq!(conflicts.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["more"]);
+    }
+    // Each of the two fits while the other tenant has less.
+    let swap = window("up", "b", "sm_limit = 60") + &window("down", "a", "sm_limit = 20");
+    let plan = plan(&grouped(&swap));
+    assert_eq!(decide(&inputs(&plan, &[]), at("2026-11-27T10:30Z")).refused, []);
+    let raise = [overrides("a", limit("30"), "2026-11-27T10:30Z", None)];
+    let ahead =
+        find_misfit_ahead(&inputs(&plan, &raise), &["0".to_owned()], at("2026-11-27T09:00Z"), at("2026-11-28T00:00Z"));
+    assert_eq!(ahead, None, "the window that does not fit next to the override is given up");
+}
+
+#[test]
+fn a_booking_or_an_override_above_a_groups_limit_does_not_fit() {
+    let booking = |term: &str| {
+        format!("[[booking]]\nname = \"one\"\ntenant = \"a\"\nfrom = \"2026-12-01 09:00\"\nfor = \"2h\"\n{term}\n")
+    };
+    for (term, fits) in [
+        ("sm_request = 40", true),
+        ("sm_request = 41", false),
+        ("memory_limit = \"20GiB\"", true),
+        ("memory_limit = \"21GiB\"", false),
+    ] {
+        let plan = plan(&grouped(&booking(term)));
+        let conflicts = find_booking_conflicts(&inputs(&plan, &[]), at("2026-11-27T00:00Z"));
+        assert_eq!(conflicts.is_empty(), fits, "{term}: {conflicts:?}");
+        assert!(conflicts.iter().all(|it| it.words.contains("of group \"lab\" on device 0")), "{conflicts:?}");
+    }
+    let plan = plan(&grouped(""));
+    let set = |name, percent: &str| {
+        let change = WrittenChange { sm_limit: Some(percent.into()), ..WrittenChange::default() };
+        apply_change(&plan.devices, &plan.tenants, name, None, &change.read(str::to_owned).unwrap())
+    };
+    let refused = set("a", "41").unwrap_err();
+    assert_eq!(
+        refused,
+        "sm_limit brings the sm_limits of group \"lab\" on device 0 to 81 % (a 41 %, b 40 %), and the group's sm_limit is \
+         80 %; accepted: at most 80 % together, or a larger sm_limit of the group; nothing was changed"
+    );
+    assert!(set("c", "100").is_ok() && set("b", "39").is_ok());
+    let changes = [overrides("b", limit("45"), "2026-11-27T00:00Z", Some("2026-11-27T02:00Z"))];
+    let ahead =
+        |from: &str| find_misfit_ahead(&inputs(&plan, &changes), &["0".to_owned()], at(from), at("2026-11-28T00:00Z"));
+    assert!(ahead("2026-11-27T01:00Z").is_some_and(|(_, words)| words.contains("85 % (a 40 %, b 45 %)")));
+    assert_eq!(ahead("2026-11-27T02:00Z"), None);
+}
+
 #[test]
 fn terms_may_change_places_at_one_moment() {
     let swap = "[[window]]\nname = \"up\"\nfrom = \"22:00\"\nto = \"06:00\"\nsm_request = 80\ntenants = [\"b\"]\n\

@@ -27,17 +27,28 @@ const HORIZON: i64 = 8 * 24 * HOUR;
 /// Most moments that are looked at between two commands.
 const MOMENTS: usize = 60;
 
-/// Two tenants on the first device, one on the second, and one on both.
-const TENANTS: [(&str, &str, u32); 4] = [("t0", "[0]", 5), ("t1", "[0]", 15), ("t2", "[0, 1]", 25), ("t3", "[1]", 35)];
+/// Two tenants on the first device, one on the second, and one on both: their devices, floors and other keys.
+const TENANTS: [(&str, &str, u32, &str); 4] = [
+    ("t0", "[0]", 5, "group = \"lab\""),
+    ("t1", "[0]", 15, "group = \"lab/v\""),
+    ("t2", "[0, 1]", 25, "group = \"ops\"\nsm_limit = 60"),
+    ("t3", "[1]", 35, "group = \"ops\"\nsm_limit = 40"),
+];
+
+/// Each group has one of the two limits.
+const GROUPS: &str = "[[group]]\nname = \"lab\"\nmemory_limit = \"60GiB\"\n[[group]]\nname = \"ops\"\nsm_limit = 100\n";
 
 static UTC: TimeZone = TimeZone::UTC;
 
 fn plan_of(sections: &[String]) -> Option<ConfigPlan> {
     let device = |id: u32| format!("[[device]]\nid = {id}\nmemory = \"80GiB\"\n");
-    let tenant = |(name, devices, floor)| {
-        format!("[[tenant]]\nname = \"{name}\"\ndevices = {devices}\nmemory_limit = \"20GiB\"\nsm_request = {floor}\n")
+    let tenant = |(name, devices, floor, rest)| {
+        format!(
+            "[[tenant]]\nname = \"{name}\"\ndevices = {devices}\nmemory_limit = \"20GiB\"\nsm_request = {floor}\n{rest}\n"
+        )
     };
-    let file = format!("{}{}{}{}", device(0), device(1), TENANTS.map(tenant).concat(), sections.concat());
+    let tenants = TENANTS.map(tenant).concat();
+    let file = format!("{}{}{tenants}{GROUPS}{}", device(0), device(1), sections.concat());
     let around = Surroundings { run_dir: "/run/vgpu".into(), ..Surroundings::default() };
     make_plan(&file, &around).ok()
 }

@@ -16,9 +16,11 @@ impl ConfigReader<'_, '_> {
             self.report_unknown_keys(table, SECTION);
             let name = self.read_needed(table, place, SECTION, "name", value::read_group_name);
             let weight = self.read_value(table, SECTION, "weight", value::read_weight);
+            let memory_limit = self.read_value(table, SECTION, "memory_limit", value::read_amount);
+            let sm_limit = self.read_value(table, SECTION, "sm_limit", value::read_ceiling);
             let quotas = self.table_array(table, SECTION, "quota");
             let quotas = quotas.into_iter().map(|(table, place)| self.read_quota(table, place)).collect();
-            file.groups.push(RawGroup { place, name, weight, quotas });
+            file.groups.push(RawGroup { place, name, weight, memory_limit, sm_limit, quotas });
         }
     }
 

@@ -1,23 +1,41 @@
 //! Resolves groups: every subgroup has its parent, every tenant's group is known, and quotas fit the tree.
 
+use crate::devices::DescribedDevice;
 use crate::groups::{GroupPlan, QuotaEffect, QuotaPlan, is_within, owner_of, parent_of};
-use crate::plan::DaemonPlan;
-use crate::problem::{At, ProblemList};
-use crate::raw::{RawFile, RawGroup, RawQuota};
+use crate::plan::{DaemonPlan, GroupLimit};
+use crate::problem::{At, ProblemList, TextRange};
+use crate::raw::{Amount, RawFile, RawGroup, RawQuota};
 use crate::suggest::nearest_word;
 use jiff::tz::TimeZone;
+use vgpu_core::units::bytes::{Bytes, Size};
 
 /// Most groups of a file, and most quotas: each look at use goes through all of them.
 const MAX_GROUPS: usize = 256;
 
+/// A limit that is larger than that of a group above: its words, those of the group above, and ` on device 0`.
+type LargerLimit = (String, String, String);
+
 /// Most names that a message lists.
 const MAX_GROUPS_LISTED: usize = 20;
+
+/// Returns the limits that groups have on each device, in the order of the file.
+pub(super) fn group_limits(raw: &RawFile) -> Vec<GroupLimit> {
+    let limit = |raw: &RawGroup| {
+        let memory = raw.memory_limit.as_ref().map(|at| at.value);
+        let memory = memory.filter(|amount| *amount != Amount::Size(Size::Unlimited));
+        let ceilings = raw.sm_limit.as_ref().and_then(|at| at.value);
+        let group = raw.name.as_ref()?.value.clone();
+        (memory.is_some() || ceilings.is_some()).then_some(GroupLimit { group, memory, ceilings })
+    };
+    raw.groups.iter().filter_map(limit).collect()
+}
 
 /// Inputs of the checks of groups, and the list of problems.
 pub(super) struct GroupResolver<'a, 't> {
     /// Time zone of the host.
     pub zone: TimeZone,
     pub daemon: &'a DaemonPlan,
+    pub devices: &'a [DescribedDevice],
     pub arbitrate: bool,
     pub problems: &'a mut ProblemList<'t>,
     pub notes: &'a mut Vec<String>,
@@ -32,6 +50,7 @@ impl GroupResolver<'_, '_> {
         self.refuse_orphans(&groups);
         self.refuse_unknown_groups(raw, &groups);
         self.refuse_larger_than_parents(&groups);
+        self.refuse_limits_above_parents(raw);
         self.refuse_forgotten_periods(raw, &groups);
         self.note_uncounted_use(&groups);
         groups
@@ -177,6 +196,37 @@ impl GroupResolver<'_, '_> {
         }
     }
 
+    /// Refuses a limit that the same limit of a group above never lets the tenants reach.
+    fn refuse_limits_above_parents(&mut self, raw: &RawFile) {
+        let named = || raw.groups.iter().filter_map(|group| Some((group, group.name.as_ref()?)));
+        for ((group, name), (above, other)) in named().flat_map(|below| named().map(move |above| (below, above))) {
+            if name.value == other.value || !is_within(&name.value, &other.value) {
+                continue;
+            }
+            let mut refuse = |key: &str, own: TextRange, most: TextRange, (own_words, most_words, on): LargerLimit| {
+                let (here, there) = (self.problems.line_of(own), self.problems.line_of(most));
+                let key = format!("group.{key}");
+                let what =
+                    format!("is more than the {most_words} of group {:?} above it{on}, in line {there}", other.value);
+                self.problems.wrong_value(own, &key, what, format!("at most {most_words}"));
+                let what = format!("is less than the {own_words} of its subgroup {:?}{on}, in line {here}", name.value);
+                self.problems.wrong_value(most, &key, what, format!("at least {own_words}"));
+            };
+            if let (Some(own), Some(most)) = (&group.memory_limit, &above.memory_limit)
+                && let Some(larger) =
+                    self.devices.iter().find_map(|device| larger_memory(device, own.value, most.value))
+            {
+                refuse("memory_limit", own.place, most.place, larger);
+            }
+            if let (Some(own), Some(most)) = (&group.sm_limit, &above.sm_limit)
+                && let (Some(share), Some(limit)) = (own.value, most.value)
+                && share > limit
+            {
+                refuse("sm_limit", own.place, most.place, (share.to_string(), limit.to_string(), String::new()));
+            }
+        }
+    }
+
     /// Refuses quotas about a longer time than the record keeps: a restart would forget a part of the use.
     fn refuse_forgotten_periods(&mut self, raw: &RawFile, groups: &[GroupPlan]) {
         let kept = self.daemon.keep.all;
@@ -207,6 +257,13 @@ impl GroupResolver<'_, '_> {
             self.notes.push(words.to_owned());
         }
     }
+}
+
+/// Returns both limits in words if a group's memory limit on the device is larger than that of the group above.
+fn larger_memory(device: &DescribedDevice, own: Amount, most: Amount) -> Option<LargerLimit> {
+    let bytes = |amount: Amount| amount.bytes_on(device.plan.memory).flatten();
+    let (own, most): (Bytes, Bytes) = bytes(own).zip(bytes(most))?;
+    (own > most).then(|| (own.to_string(), most.to_string(), format!(" on device {}", device.plan.name())))
 }
 
 /// Formats thousandths as hours.
@@ -299,5 +356,134 @@ mod tests {
         assert!(more.contains("the quotas of its subgroups per day add up to more gpu_hours than its own"), "{more}");
         let blind = told(&format!("[daemon]\nstate_dir = \"none\"\n[record]\nexact = false\n{tree}"));
         assert!(blind.contains("begin from 0 when the daemon starts") && blind.contains("counts neither"), "{blind}");
+    }
+
+    const DEVICES: &str = "[[device]]\nid = 0\nmemory = \"80GiB\"\n[[device]]\nid = 1\nmemory = \"40GiB\"\n";
+
+    fn limited(rest: &str) -> String {
+        format!("{DEVICES}[[group]]\nname = \"lab\"\n{rest}")
+    }
+
+    fn tenant(name: &str, group: &str, rest: &str) -> String {
+        format!("[[tenant]]\nname = \"{name}\"\ngroup = \"{group}\"\n{rest}\n")
+    }
+
+    /// Checks the lines that a file is refused with; none: it is accepted without a note.
+    fn assert_told(file: &str, expected: &[&str]) {
+        let told = told(file);
+        assert_eq!(told.lines().collect::<Vec<_>>(), expected, "{file}");
+    }
+
+    #[test]
+    fn a_group_that_is_promised_more_memory_than_its_limit_is_refused_with_both_places() {
+        let limit = limited("memory_limit = \"50GiB\"\n[[group]]\nname = \"lab/vision\"\n");
+        let at_home = |gib: u32| format!("memory_limit = \"{gib}GiB\"\ndevices = [0]");
+        let with = |gib| {
+            let asr = tenant("asr", "lab/speech", "memory_limit = \"20GiB\"\ndevices = [0, 1]");
+            let others = tenant("web", "labs", &at_home(9)) + "[[group]]\nname = \"labs\"\n";
+            format!("{limit}{asr}{}{others}", tenant("ocr", "lab/vision", &at_home(gib)))
+        };
+        assert_told(&with(30), &[]);
+        assert_told(
+            &with(31),
+            &[
+                "f:9:16: group.memory_limit = \"50GiB\" is less than the 51 GiB of the group's tenants on device 0 \
+                 (asr 20 GiB, ocr 31 GiB), in line 20; accepted: at least 51 GiB, or less for the tenants",
+                "f:20:16: tenant.memory_limit = \"31GiB\" brings the memory limits of group \"lab\" on device 0 to 51 GiB \
+                 (asr 20 GiB, ocr 31 GiB), and the group's memory_limit is 50 GiB, in line 9; accepted: at most 50 GiB \
+                 together, or a larger memory_limit of the group",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_tenant_of_a_group_with_a_memory_limit_needs_one_of_its_own() {
+        let limit = limited("memory_limit = \"50GiB\"\n");
+        let free = tenant("web", "lab", "devices = [1]");
+        assert_told(
+            &format!("{limit}{free}"),
+            &[
+                "f:9:16: group.memory_limit = \"50GiB\" needs a memory limit of each tenant, and web has none on device 1, in \
+                 line 11; accepted: a memory_limit of tenant web, or \"unlimited\"",
+                "f:11:8: tenant.name = \"web\" leaves tenant web without a memory limit on device 1, and the memory_limit \
+                 of its group \"lab\" is 50 GiB, in line 9; accepted: a memory_limit of at most 50 GiB",
+            ],
+        );
+        assert_told(&format!("{}{free}", limited("memory_limit = \"unlimited\"\nsm_limit = \"unlimited\"\n")), &[]);
+        assert_told(&format!("{}{free}", limited("sm_limit = 100\n")), &[]);
+    }
+
+    #[test]
+    fn a_group_whose_ceilings_add_up_to_more_than_its_limit_is_refused_and_no_ceiling_counts_as_100() {
+        let with = |rest: &str| {
+            let half = tenant("asr", "lab", "memory_limit = \"1GiB\"\nsm_limit = 50\ndevices = [0]");
+            format!("{}{half}{}", limited("sm_limit = 90\n"), tenant("ocr", "lab", rest))
+        };
+        assert_told(&with("memory_limit = \"1GiB\"\nsm_limit = 40"), &[]);
+        let most = "and the group's sm_limit is 90 %, in line 9; accepted: at most 90 % together, or a larger sm_limit of the group";
+        assert_told(
+            &with("memory_limit = \"1GiB\"\nsm_limit = 40.5"),
+            &[
+                "f:9:12: group.sm_limit = 90 is less than the 90.5 % of the group's tenants on device 0 (asr 50 %, ocr \
+                 40.5 %), in line 20; accepted: at least 90.5 %, or less for the tenants",
+                &format!(
+                    "f:20:12: tenant.sm_limit = 40.5 brings the sm_limits of group \"lab\" on device 0 to 90.5 % (asr 50 %, \
+                     ocr 40.5 %), {most}"
+                ),
+            ],
+        );
+        assert_told(
+            &with("memory_limit = \"1GiB\"\ndevices = [0]"),
+            &[
+                "f:9:12: group.sm_limit = 90 is less than the 150 % of the group's tenants on device 0 (asr 50 %, ocr \
+                 100 % without a limit), in line 17; accepted: \"unlimited\", or less for the tenants",
+                &format!(
+                    "f:17:8: tenant.name = \"ocr\" brings the sm_limits of group \"lab\" on device 0 to 150 % (asr 50 %, ocr \
+                     100 % without a limit), {most}"
+                ),
+            ],
+        );
+    }
+
+    #[test]
+    fn a_percentage_of_a_group_is_of_each_device_and_needs_its_size() {
+        let with = |percent: u32| {
+            let both = tenant("ocr", "lab", "memory_limit = \"20GiB\"");
+            format!("{}{both}", limited(&format!("memory_limit = \"{percent}%\"\n")))
+        };
+        assert_told(&with(50), &[]);
+        let told = told(&with(49));
+        assert!(told.lines().count() == 2 && told.contains("on device 1 (ocr 20 GiB)"), "{told}");
+        let unknown = "[[group]]\nname = \"lab\"\nmemory_limit = \"50%\"\n";
+        assert_told(
+            &(unknown.to_owned() + &tenant("ocr", "lab", "memory_limit = \"1GiB\"\ndevices = [0]")),
+            &[
+                "f:3:16: group.memory_limit = \"50%\" is a part of device 0, whose size is not known; accepted: bytes or a \
+                 number with a unit, or [[device]] with its memory",
+            ],
+        );
+        assert_told(unknown, &[]);
+    }
+
+    #[test]
+    fn a_limit_of_a_subgroup_above_that_of_its_parent_is_refused_at_both() {
+        let child = |rest: &str| {
+            let limits = "memory_limit = \"30GiB\"\nsm_limit = 60\n";
+            format!("{}[[group]]\nname = \"lab/v\"\n{rest}", limited(limits))
+        };
+        assert_told(&child("memory_limit = \"30GiB\"\nsm_limit = 60\n"), &[]);
+        assert_told(
+            &child("memory_limit = \"40%\"\nsm_limit = 61\n"),
+            &[
+                "f:9:16: group.memory_limit = \"30GiB\" is less than the 32 GiB of its subgroup \"lab/v\" on device 0, in line \
+                 13; accepted: at least 32 GiB",
+                "f:10:12: group.sm_limit = 60 is less than the 61 % of its subgroup \"lab/v\", in line 14; accepted: at \
+                 least 61 %",
+                "f:13:16: group.memory_limit = \"40%\" is more than the 30 GiB of group \"lab\" above it on device 0, in line \
+                 9; accepted: at most 30 GiB",
+                "f:14:12: group.sm_limit = 61 is more than the 60 % of group \"lab\" above it, in line 10; accepted: at most \
+                 60 %",
+            ],
+        );
     }
 }

@@ -27,8 +27,13 @@ pub(super) struct WrittenPlace {
     pub key: String,
 }
 
-/// A tenant's terms on a device, with the places that set its memory limit and its floor (guaranteed share of time).
-pub(super) type ResolvedTerms = (TermsPlan, Option<WrittenPlace>, Option<WrittenPlace>);
+/// The places that set a tenant's terms on a device; `None`: no section sets the key.
+#[derive(Debug, Clone, Default)]
+pub(super) struct TermsPlaces {
+    pub memory: Option<WrittenPlace>,
+    pub floor: Option<WrittenPlace>,
+    pub ceiling: Option<WrittenPlace>,
+}
 
 /// A floor (guaranteed share of time); `implied`: it follows from `gpu` or `replicas` instead of `sm_request`.
 struct ResolvedFloor {
@@ -86,7 +91,11 @@ impl<'r> TenantLayers<'r> {
     ///
     /// # Errors
     /// The place of an amount that is a part of the device, if the device's size is unknown.
-    pub fn resolve_terms(&self, over: Option<&RawTerms>, device: &DevicePlan) -> Result<ResolvedTerms, WrittenPlace> {
+    pub fn resolve_terms(
+        &self,
+        over: Option<&RawTerms>,
+        device: &DevicePlan,
+    ) -> Result<(TermsPlan, TermsPlaces), WrittenPlace> {
         let (bytes, memory_word) = match self.resolve_memory(over) {
             None => (None, None),
             Some((amount, word)) => match amount.bytes_on(device.memory) {
@@ -94,7 +103,8 @@ impl<'r> TenantLayers<'r> {
                 None => return Err(word),
             },
         };
-        let ceiling = self.nearest_word(over, |terms| terms.sm_limit.as_ref()).and_then(|at| at.value);
+        let ceiling_word = self.resolve_ceiling(over);
+        let ceiling = ceiling_word.as_ref().and_then(|(ceiling, _)| *ceiling);
         let floor = self.resolve_floor(over);
         let share = floor.as_ref().and_then(|floor| match (floor.share, ceiling) {
             // A floor that only follows from the part of the device is lowered to the ceiling instead of refused.
@@ -113,7 +123,8 @@ impl<'r> TenantLayers<'r> {
             class: class.map_or_else(Default::default, |at| at.value),
             quantum: self.nearest_word(over, |terms| terms.quantum.as_ref()).map(|at| at.value),
         };
-        Ok((plan, memory_word, floor.map(|floor| floor.word)))
+        let (floor, ceiling) = (floor.map(|floor| floor.word), ceiling_word.map(|(_, word)| word));
+        Ok((plan, TermsPlaces { memory: memory_word, floor, ceiling }))
     }
 
     /// Returns the most specific value of a key that `gpu` and `replicas` do not imply.
@@ -138,6 +149,15 @@ impl<'r> TenantLayers<'r> {
                 || self.slots_of(section).map(|at| (Amount::Slot(at.value), written_place(section, "replicas", at)));
             own.or_else(gpu).or_else(slot)
         })
+    }
+
+    fn resolve_ceiling(&self, over: Option<&RawTerms>) -> Option<(Option<Share>, WrittenPlace)> {
+        let own = over.map(|over| (OVERRIDE_SECTION, over));
+        let sections = self.policies.iter().map(|(section, policy)| (*section, &policy.terms));
+        let written = |(section, terms): (&str, &RawTerms)| {
+            terms.sm_limit.as_ref().map(|at| (at.value, written_place(section, "sm_limit", at)))
+        };
+        own.into_iter().chain(sections).find_map(written)
     }
 
     fn resolve_floor(&self, over: Option<&RawTerms>) -> Option<ResolvedFloor> {

@@ -106,8 +106,10 @@ impl Reactor {
     /// Devices and tenants as in force now, including the changes of administrators.
     pub(super) fn in_force(&self) -> (Vec<DevicePlan>, Vec<TenantPlan>) {
         let planned = self.loaded.as_ref().map(|loaded| loaded.plan.devices.clone());
-        let unknown =
-            || vec![DevicePlan { index: None, uuid: None, parent: None, memory: None, overcommit: 1000, model: None }];
+        let unknown = || {
+            let (index, uuid, parent, memory, model) = (None, None, None, None, None);
+            vec![DevicePlan { index, uuid, parent, memory, overcommit: 1000, model, group_limits: Vec::new() }]
+        };
         let open = self.rooms.values().filter(|room| !room.is_removed());
         (planned.unwrap_or_else(unknown), open.map(|room| TenantPlan::from(&room.tenant)).collect())
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 use vgpu_accounting::clock;
 use vgpu_accounting::record::group_use::{GroupUse, UseQuestion};
+use vgpu_config::admit::sum_group_limits;
 use vgpu_config::groups::{GroupPlan, QuotaEffect, QuotaPeriod, QuotaResource};
 use vgpu_config::plan::TenantPlan;
 use vgpu_control::status::{GroupStatus, QuotaStatus};
@@ -257,6 +258,7 @@ impl Reactor {
         let running = self.groups.running(Instant::now());
         let used = self.record.group_use().filter(|_| self.follows_groups());
         let (tenants, _) = self.scheduled_tenants(clock);
+        let promised = self.promised_tenants();
         let Some(plan) = self.loaded.as_ref().map(|loaded| &loaded.plan) else { return Vec::new() };
         let (groups, half_life) = (&plan.groups, plan.daemon.half_life);
         let none = BTreeMap::new();
@@ -274,6 +276,7 @@ impl Reactor {
             effective: is_shared.then(|| percent(row.effective)),
             tenants: row.tenants,
             running: row.running,
+            limits: sum_group_limits(&plan.devices, &promised, &group.name),
             quotas: states.iter().filter(|state| state.group == group.name).map(quota_status).collect(),
         };
         groups.iter().zip(rows).map(status).collect()
