@@ -148,10 +148,9 @@ pub struct PoolAccount {
     busy: u64,
     /// Bytes that the program has allocated and not freed, by its calls.
     live: u64,
-    /// Bytes of calls in progress that pledged nothing, because they are known to fit into free memory of the pool.
+    /// Bytes of the call in progress that pledged nothing, because it is known to fit into free memory of the pool. 0:
+    /// there is none. There is never more than one.
     inside: u64,
-    /// Bytes by which the calls of `inside` may grow the pool if their room is trimmed away.
-    may_grow: u64,
     /// Number of calls in progress.
     calls: u32,
     drawn: u64,
@@ -207,15 +206,19 @@ impl PoolAccount {
     /// Fewest bytes to pledge (reserve for growth) for a request that begins now.
     #[must_use]
     pub fn least_pledge(&self) -> u64 {
-        self.may_grow
+        self.may_grow()
+    }
+
+    /// Bytes by which the call of `inside` may grow the pool if its room is trimmed away.
+    fn may_grow(&self) -> u64 {
+        if self.inside == 0 { 0 } else { growth(self.inside, None).unwrap_or(0) }
     }
 
     fn enter(&mut self, bytes: u64) -> PoolRequest {
         self.live = self.live.saturating_add(bytes);
         self.busy = self.busy.saturating_add(bytes);
-        self.inside = self.inside.saturating_add(bytes);
-        self.may_grow = self.may_grow.saturating_add(growth(bytes, None).unwrap_or(0));
-        self.calls += 1;
+        self.inside = bytes;
+        self.calls = 1;
         PoolRequest::inside(bytes)
     }
 
@@ -266,8 +269,7 @@ impl PoolAccount {
     fn leave_request(&mut self, call: PoolRequest, granted: bool) {
         self.calls -= 1;
         if call.inside {
-            self.inside = self.inside.saturating_sub(call.bytes);
-            self.may_grow = self.may_grow.saturating_sub(growth(call.bytes, None).unwrap_or(0));
+            self.inside = 0;
         } else {
             self.pledged = self.pledged.saturating_sub(call.pledge);
         }
@@ -325,7 +327,7 @@ impl PoolAccount {
     /// Brings the charge to at least the newest reading, and at most that reading plus everything that calls in
     /// progress may add.
     fn settle_charge(&mut self, own: u64) -> ChargeChange {
-        let most = self.reserved.saturating_add(self.pledged).saturating_add(self.may_grow);
+        let most = self.reserved.saturating_add(self.pledged).saturating_add(self.may_grow());
         let mut change = ChargeChange { keep: own, ..ChargeChange::default() };
         if self.held < self.reserved {
             change.lack = self.reserved - self.held;

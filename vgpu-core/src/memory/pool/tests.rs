@@ -135,7 +135,7 @@ impl World {
             _ => {}
         }
         thread.step += 1;
-        let but = if self.strict { 0 } else { self.pool.may_grow };
+        let but = if self.strict { 0 } else { self.pool.may_grow() };
         assert!(self.pool.held() + but >= self.driver.reserved, "{self:?} after {thread:?}");
     }
 
