@@ -7,12 +7,12 @@ use crate::driver::streams::{StreamLocation, without_captures};
 use crate::ffi::lock::Lock;
 use crate::ffi::sorted_map::SortedMap;
 use crate::ledger::held_shares::{self, LocalShare};
-use crate::memory::allocation_records::Map;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::cuda::*;
 use std::sync::Arc;
 use vgpu_core::memory::pool::{self, FreeRanges, StreamKey};
+use vgpu_core::mix::slot_of;
 
 /// Pool attribute: bytes that the pool keeps when the program synchronises.
 const THRESHOLD_ATTRIBUTE: u32 = 4;
@@ -135,15 +135,18 @@ pub struct GraphBacking {
     pub(super) stream: StreamKey,
 }
 
-/// Freed blocks whose places in the map stay, beyond one for each held block.
-const MAX_FREED: usize = 64;
+/// Smallest number of places in a table of blocks.
+const MIN_PLACES: usize = 64;
 
-/// The blocks of a pool that the program holds. A program that frees a block soon gets the same one again, so the freed
-/// block's place in the map stays while the map has about as many freed places as blocks.
+/// The blocks of a pool that the program holds: a table with open addressing. A program that frees a block soon gets
+/// the same one again, so a freed block keeps its place until the table is full and built again.
 #[derive(Default)]
 pub(super) struct HeldBlocks {
-    /// Bytes of each block, by address; 0: freed.
-    bytes: Map<u64>,
+    /// Address and bytes of each block, in the first unused place from the address's own on. Address 0: unused; bytes
+    /// 0: freed. At least one place is unused, unless there are none.
+    places: Vec<(u64, u64)>,
+    /// Number of places that are not unused.
+    used: usize,
     /// Number of blocks that are not freed.
     held: usize,
 }
@@ -152,10 +155,11 @@ impl HeldBlocks {
     /// Records a block; returns the bytes of the one recorded there before.
     #[inline]
     pub(super) fn insert(&mut self, address: u64, bytes: u64) -> Option<u64> {
-        let before = match self.bytes.get_mut(&address) {
-            Some(place) => core::mem::replace(place, bytes),
-            None => self.bytes.insert(address, bytes).unwrap_or(0),
-        };
+        if self.used >= self.places.len() / 4 * 3 {
+            self.build_again();
+        }
+        let (at, before) = core::mem::replace(self.place_of(address)?, (address, bytes));
+        self.used += usize::from(at == 0);
         self.held += usize::from(before == 0);
         Some(before).filter(|before| *before > 0)
     }
@@ -163,12 +167,31 @@ impl HeldBlocks {
     /// Removes the block at this address and returns its bytes.
     #[inline]
     pub(super) fn take(&mut self, address: u64) -> Option<u64> {
-        let bytes = core::mem::take(self.bytes.get_mut(&address)?);
+        let bytes = core::mem::take(&mut self.place_of(address)?.1);
         self.held -= usize::from(bytes > 0);
-        if self.bytes.len() > 2 * self.held + MAX_FREED {
-            self.bytes.remove(&address);
-        }
         Some(bytes).filter(|bytes| *bytes > 0)
+    }
+
+    /// The place of an address, or the one that it would take. `None`: the table has no place.
+    #[inline]
+    fn place_of(&mut self, address: u64) -> Option<&mut (u64, u64)> {
+        let mut index = slot_of(address, self.places.len());
+        while self.places.get(index).is_some_and(|(at, _)| *at != address && *at != 0) {
+            index = (index + 1) & (self.places.len() - 1);
+        }
+        self.places.get_mut(index)
+    }
+
+    /// Removes freed blocks, and doubles the room if few are freed.
+    #[cold]
+    #[inline(never)]
+    fn build_again(&mut self) {
+        let room = (2 * self.held).next_power_of_two().max(MIN_PLACES);
+        let old = core::mem::replace(self, Self { places: vec![(0, 0); room], ..Self::default() });
+        old.places
+            .into_iter()
+            .filter(|(_, bytes)| *bytes > 0)
+            .for_each(|(address, bytes)| _ = self.insert(address, bytes));
     }
 
     /// Removes all blocks.
@@ -277,10 +300,10 @@ mod tests {
             let before = address.saturating_sub(10);
             assert_eq!(blocks.take(before << 12), (before > 0).then_some(4096));
             assert_eq!(blocks.take(before << 12), None, "it is freed");
-            most = most.max(blocks.bytes.capacity());
+            most = most.max(blocks.places.len());
         }
         assert_eq!(blocks.held, 10);
-        assert!(most < 128, "{most} places for eleven blocks");
+        assert!(most <= MIN_PLACES, "{most} places for eleven blocks");
         blocks.clear();
         assert_eq!((blocks.held, blocks.take(100_000 << 12)), (0, None));
     }
