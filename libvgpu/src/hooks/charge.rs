@@ -229,23 +229,29 @@ pub fn free_address(address: u64, order: Option<StreamId>, real: DriverCall<'_>)
 /// Not inlined: one copy for all callers, because it is long.
 #[inline(never)]
 fn beside_pools(address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
-    if enforce::is_enforced() == Ok(true) {
-        if let Some(result) = pools::free(address, order, real) {
-            return result;
-        }
-        let _under_way = in_flight_frees::enter_free();
-        return free_plain(address, order, &mut || {
-            let result = real();
-            if result.ok() {
-                pools::graphs_changed();
-            }
-            result
-        });
+    if enforce::is_enforced() == Ok(true)
+        && let Some(result) = pools::free(address, order, real)
+    {
+        return result;
     }
-    free_plain(address, order, real)
+    free_outside_pools(address, order, real)
 }
 
-#[inline]
+/// Frees an address at which no pool has a block. It may be graph memory.
+#[inline(never)]
+fn free_outside_pools(address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
+    let _under_way = in_flight_frees::enter_free();
+    free_plain(address, order, &mut || {
+        let result = real();
+        if result.ok() {
+            pools::graphs_changed();
+        }
+        result
+    })
+}
+
+/// Not inlined: without its registers to save, a free from a pool begins faster.
+#[inline(never)]
 fn free_plain(address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
     if let Some(order) = order
         && enforce::is_enforced() == Ok(true)

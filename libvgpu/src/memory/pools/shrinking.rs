@@ -32,9 +32,9 @@ impl PoolState {
     }
 }
 
-/// The call count at a moment without such a call in flight; `None` inside: one was in flight.
+/// The counts at a moment.
 #[derive(Clone, Copy)]
-pub(super) struct QuietEpoch(&'static PoolCalls, Option<u64>);
+pub(super) struct QuietEpoch(&'static PoolCalls, u64);
 
 /// Begins a call in which pools may shrink; to be used before the driver is called.
 pub(super) fn begin_shrinking() -> ShrinkingCall {
@@ -71,8 +71,7 @@ impl PoolCalls {
     }
 
     fn quiet_epoch(&'static self) -> QuietEpoch {
-        let calls = self.0.load(SeqCst);
-        QuietEpoch(self, calls.is_multiple_of(ONE_BEGAN).then_some(calls))
+        QuietEpoch(self, self.0.load(SeqCst))
     }
 }
 
@@ -86,8 +85,9 @@ impl Drop for PoolCallInProgress {
 
 impl QuietEpoch {
     /// Whether no such call was in flight at that moment or began since.
+    #[inline]
     pub(super) fn is_still_quiet(self) -> bool {
-        self.1 == Some(self.0.0.load(SeqCst))
+        self.1.is_multiple_of(ONE_BEGAN) && self.1 == self.0.0.load(SeqCst)
     }
 }
 
