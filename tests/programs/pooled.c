@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef uint64_t u64;
@@ -58,6 +59,49 @@ static void *one_of_crowd(void *argument) {
         c->other += CALL(cuStreamSynchronize, stream) != 0;
     }
     c->other += CALL(cuStreamDestroy_v2, stream) != 0;
+    return 0;
+}
+
+static u64 now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (u64)t.tv_sec * 1000000000 + (u64)t.tv_nsec;
+}
+
+struct renewal { pthread_t thread; void *context; u64 bytes, spin, rounds, refused, other; };
+static pthread_barrier_t together;
+static u64 end_of_rounds; /* before the first stream is idle */
+static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+
+/* Frees its block in a busy stream at the same moment as all other threads, and takes it again when no other does. The
+ * first thread fills all other room of the device. */
+static void *renews(void *argument) {
+    struct renewal *w = argument;
+    void *stream = 0;
+    u64 at = 0, filling = 0, room = 0, total = 0;
+    w->other += CALL(cuCtxSetCurrent, w->context) || CALL(cuStreamCreate, &stream, 1);
+    pthread_mutex_lock(&one_at_a_time);
+    if (!end_of_rounds) end_of_rounds = now() + w->spin / 2;
+    w->other += CALL(cuMemAllocAsync, &at, w->bytes, stream) != 0;
+    w->other += spin(w->spin, stream, 0) != 0;
+    pthread_mutex_unlock(&one_at_a_time);
+    if (pthread_barrier_wait(&together))
+        w->other += CALL(cuMemGetInfo_v2, &room, &total) || CALL(cuMemAlloc_v2, &filling, room);
+    for (int goes_on = 1; goes_on; w->rounds++) {
+        pthread_barrier_wait(&together);
+        if (at) w->other += CALL(cuMemFreeAsync, at, stream) != 0;
+        if (pthread_barrier_wait(&together) && now() > end_of_rounds) end_of_rounds = 0;
+        pthread_mutex_lock(&one_at_a_time);
+        int code = CALL(cuMemAllocAsync, &at, w->bytes, stream);
+        pthread_mutex_unlock(&one_at_a_time);
+        if (code) at = 0;
+        w->refused += code == 2, w->other += code && code != 2;
+        pthread_barrier_wait(&together);
+        goes_on = end_of_rounds != 0;
+    }
+    if (at) w->other += CALL(cuMemFreeAsync, at, stream) != 0;
+    if (filling) w->other += CALL(cuMemFree_v2, filling) != 0;
+    w->other += CALL(cuStreamSynchronize, stream) || CALL(cuStreamDestroy_v2, stream);
     return 0;
 }
 
@@ -205,6 +249,17 @@ int main(void) {
             wrong += CALL(cuMemPoolDestroy, pool) != 0;
             free(all);
             printf("0 %lu %lu %lu\n", granted, refused, wrong);
+        }
+        else if (IS("renewals")) { /* bytes of each thread, nanoseconds that its stream is busy: rounds, refused, wrong */
+            struct renewal all[8];
+            end_of_rounds = 0;
+            pthread_barrier_init(&together, 0, 8);
+            for (int i = 0; i < 8; i++) {
+                all[i] = (struct renewal){ 0, context, a, b, 0, 0, 0 };
+                pthread_create(&all[i].thread, 0, renews, &all[i]);
+            }
+            for (int i = 0; i < 8; i++) pthread_join(all[i].thread, 0), at += all[i].refused, more += all[i].other;
+            printf("0 %lu %lu %lu\n", all[0].rounds, at, more);
         }
         else if (IS("churn")) { /* pools that are created, used and destroyed while another thread is refused */
             struct churn other_thread = { context, 0 };

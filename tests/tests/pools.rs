@@ -392,6 +392,24 @@ fn crowds_at_the_limit_are_held_to_it_and_leave_nothing() {
     assert_eq!(used(&lab, &mut members[0]), begin, "everything came back");
 }
 
+/// Threads of a full tenant free their blocks at the same moment, and each must get its block again. The streams are
+/// busy, so that the room of a lost free cannot be had by a trim.
+#[test]
+fn frees_that_end_at_the_same_moment_all_leave_their_room() {
+    let (lab, mut m) = under("2GiB");
+    let pool = get(&mut m, "default-pool 0");
+    m.ok(&format!("threshold {pool} {}", 8 * GIB));
+    m.ok("spin 0 1000"); // loads the kernel
+    m.ok("sync-context");
+    let begin = used(&lab, &mut m);
+    let answer = m.ok(&format!("renewals {STEP} {}", LONG_SPIN / 5));
+    let [rounds, refused, wrong] = answer.numbers()[..] else { panic!("three numbers") };
+    assert!(rounds > 0 && (refused, wrong) == (0, 0), "{answer:?}");
+    m.ok("sync-context");
+    m.ok(&format!("trim {pool} 0"));
+    assert_eq!(used(&lab, &mut m), begin, "nothing is left charged");
+}
+
 #[test]
 fn pools_that_are_destroyed_while_others_ask_for_them_leave_nothing() {
     let (lab, mut m) = under("4GiB");

@@ -14,7 +14,7 @@ use crate::driver::calls::free_in_order;
 use crate::driver::library::DriverCall;
 use crate::driver::streams::StreamId;
 use crate::member::enforce;
-use crate::memory::pools;
+use crate::memory::pools::{self, StreamOrderedRequest};
 use crate::process::mode::Denied;
 use core::ffi::c_void;
 use shim_sys::cuda::*;
@@ -50,15 +50,21 @@ fn allocate(
     if dptr.is_null() || order.is_captured() {
         return real();
     }
-    pools::allocate(&entry, pool.is_some(), charge, order, real, &|| unsafe { *dptr }, &|address| {
-        free_in_order(address, order)
+    pools::allocate(StreamOrderedRequest {
+        entry: &entry,
+        named: pool.is_some(),
+        bytes: charge,
+        order,
+        real,
+        address: &|| unsafe { *dptr },
+        undo: &|address| free_in_order(address, order),
     })
 }
 
 macro_rules! async_allocation {
     ($name:ident $per_thread:literal) => {
         pub unsafe fn $name(real: cuda_fn::$name, dptr: *mut CUdeviceptr, bytes: usize, stream: CUstream) -> CUresult {
-            allocate(None, stream, $per_thread, bytes, dptr, &mut || unsafe { real(dptr, bytes, stream) })
+            allocate(None, stream, $per_thread, bytes, dptr, &mut move || unsafe { real(dptr, bytes, stream) })
         }
     };
 }
@@ -75,7 +81,9 @@ macro_rules! pool_allocation {
             pool: CUmemoryPool,
             stream: CUstream,
         ) -> CUresult {
-            allocate(Some(pool), stream, $per_thread, bytes, dptr, &mut || unsafe { real(dptr, bytes, pool, stream) })
+            allocate(Some(pool), stream, $per_thread, bytes, dptr, &mut move || unsafe {
+                real(dptr, bytes, pool, stream)
+            })
         }
     };
 }
@@ -84,11 +92,11 @@ pool_allocation!(cuMemAllocFromPoolAsync false);
 pool_allocation!(cuMemAllocFromPoolAsync_ptsz true);
 
 pub unsafe fn cuMemFreeAsync(real: cuda_fn::cuMemFreeAsync, dptr: CUdeviceptr, stream: CUstream) -> CUresult {
-    free_address(dptr, Some(StreamId { stream, per_thread: false }), &mut || unsafe { real(dptr, stream) })
+    free_address(dptr, Some(StreamId { stream, per_thread: false }), &mut move || unsafe { real(dptr, stream) })
 }
 
 pub unsafe fn cuMemFreeAsync_ptsz(real: cuda_fn::cuMemFreeAsync_ptsz, dptr: CUdeviceptr, stream: CUstream) -> CUresult {
-    free_address(dptr, Some(StreamId { stream, per_thread: true }), &mut || unsafe { real(dptr, stream) })
+    free_address(dptr, Some(StreamId { stream, per_thread: true }), &mut move || unsafe { real(dptr, stream) })
 }
 
 /// Allocation type of pools whose pages migrate between host and devices, like managed memory.

@@ -4,14 +4,15 @@ use crate::device::table::Device;
 use crate::driver::contexts;
 use crate::driver::own;
 use crate::driver::streams::{StreamLocation, without_captures};
-use crate::ffi::lock::Lock;
+use crate::ffi::lock::{Lock, LockGuard};
 use crate::ffi::sorted_map::SortedMap;
 use crate::ledger::held_shares::{self, LocalShare};
+use crate::memory::pool_registry::expect_shrinking;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::cuda::*;
 use std::sync::Arc;
-use vgpu_core::memory::pool::{self, FreeRanges, StreamKey};
+use vgpu_core::memory::pool::{self, FreeEnds, FreeRanges, FreeSlot, PendingFree, SlottedFrees, StreamKey};
 use vgpu_core::mix::slot_of;
 
 /// Pool attribute: bytes that the pool keeps when the program synchronises.
@@ -86,7 +87,10 @@ pub struct PoolEntry {
     pub(super) source: PoolSource,
     /// Whether the program created it; the driver's own pools cannot be destroyed.
     pub(super) made: bool,
-    pub(super) state: Lock<PoolState>,
+    /// Private, so that every holder of the lock has come by [`PoolEntry::lock_state`] or its twin.
+    state: Lock<PoolState>,
+    /// Ends of frees that did not take the lock.
+    free_ends: FreeEnds,
     /// Bytes that it keeps when the program synchronises.
     pub(super) threshold: AtomicU64,
     /// The pool's maximum size in bytes.
@@ -172,6 +176,11 @@ impl HeldBlocks {
         Some(bytes).filter(|bytes| *bytes > 0)
     }
 
+    /// Whether a block is held at this address.
+    pub(super) fn has(&mut self, address: u64) -> bool {
+        self.place_of(address).is_some_and(|place| place.1 > 0)
+    }
+
     /// The place of an address, or the one that it would take. `None`: the table has no place.
     #[inline]
     fn place_of(&mut self, address: u64) -> Option<&mut (u64, u64)> {
@@ -200,35 +209,62 @@ impl HeldBlocks {
     }
 }
 
-/// The pool's state under its lock.
+/// The pool's state under its lock. The fields that an ordinary request and its free touch lie side by side.
 #[derive(Default)]
+#[repr(C)]
 pub(super) struct PoolState {
-    pub(super) account: pool::PoolAccount,
-    pub(super) holes: FreeRanges,
-    /// The blocks that the program holds.
-    pub(super) blocks: HeldBlocks,
     /// Number of frees of its blocks that are in flight.
     pub(super) frees_in_flight: u32,
-    /// Number of requests and frees that began.
-    pub(super) requests: u64,
     /// Number of calls in which pools may shrink that had begun when the last request ended.
     pub(super) last_request: u32,
+    /// Number of requests and frees that began.
+    pub(super) requests: u64,
     /// Set when a request that should have fitted inside made the pool grow. The driver assigns room by unknown rules
     /// (a pool's attributes can forbid reuse across streams), so every later request reserves growth.
     pub(super) surprised: bool,
+    /// The pool's charge has ended; later readings are ignored.
+    pub(super) closed: bool,
     /// The share that is charged instead of this process's own slot.
     pub(super) share: Option<LocalShare>,
+    pub(super) account: pool::PoolAccount,
+    /// The blocks that the program holds.
+    pub(super) blocks: HeldBlocks,
+    /// Frees that end without the lock.
+    pub(super) slotted: SlottedFrees,
+    pub(super) holes: FreeRanges,
     /// Streams that may not have reached a free yet, with number and epoch of their last free. Only for pools that
     /// can be destroyed.
     pub(super) unreached: SortedMap<StreamLocation, (u64, u64)>,
-    /// The pool's charge has ended; later readings are ignored.
-    pub(super) closed: bool,
 }
 
 impl PoolState {
     /// Whether the program holds no block of the pool, and none is being freed.
     pub(super) fn is_unheld(&self) -> bool {
         self.blocks.held == 0 && self.frees_in_flight == 0
+    }
+
+    /// Begins the free of a block that is not in `blocks`.
+    #[inline]
+    pub(super) fn begin_free(&mut self, address: u64, bytes: u64) -> PendingFree {
+        self.requests += 1;
+        self.frees_in_flight += 1;
+        self.holes.begin_free(address, bytes)
+    }
+
+    /// The driver has freed the block, in the order of a stream or (`None`) at once.
+    #[inline]
+    pub(super) fn finish_free(&mut self, free: PendingFree, stream: Option<StreamKey>) {
+        self.account.note_freed(free.bytes());
+        self.holes.finish_free(free, stream);
+        self.frees_in_flight -= 1;
+    }
+
+    /// The free failed, and the block stays held.
+    pub(super) fn cancel_free(&mut self, free: PendingFree, slot: Option<FreeSlot>) {
+        slot.into_iter().for_each(|slot| self.slotted.return_slot(slot));
+        self.holes.cancel_free(free);
+        self.blocks.insert(free.address(), free.bytes());
+        self.frees_in_flight -= 1;
     }
 }
 
@@ -241,6 +277,7 @@ impl PoolEntry {
             source,
             made: made.is_some(),
             state: Lock::new(PoolState::default()),
+            free_ends: FreeEnds::default(),
             threshold: AtomicU64::new(threshold),
             max: made.unwrap_or(u64::MAX),
             awaited: AtomicU64::new(0),
@@ -248,6 +285,52 @@ impl PoolEntry {
             asking: AtomicU32::new(0),
             losses: AtomicU64::new(0),
         }
+    }
+
+    /// Locks the state.
+    #[inline(never)]
+    pub(super) fn lock_state(&self) -> LockGuard<'_, PoolState> {
+        self.lock_for_request()
+    }
+
+    /// As [`PoolEntry::lock_state`], for the calls that have to be fast.
+    #[inline(always)]
+    pub(super) fn lock_for_request(&self) -> LockGuard<'_, PoolState> {
+        let mut state = self.state.lock();
+        if !state.slotted.is_empty() {
+            self.take_over_ends(&mut state);
+        }
+        state
+    }
+
+    /// Finishes the frees that have ended without the lock. Every holder of the lock does so before anything else.
+    #[inline(never)]
+    fn take_over_ends(&self, state: &mut PoolState) {
+        while let Some((free, stream)) = state.slotted.next_ended(&self.free_ends) {
+            state.finish_free(free, Some(stream));
+        }
+    }
+
+    /// Begins a free in stream order or at once, if a block is held at the address. With a slot the free ends by
+    /// [`PoolEntry::record_free`]. Without one its end takes the lock: a free at once has a reading behind it, and the
+    /// frees of a pool that can be destroyed are noted in `unreached`.
+    #[inline(always)]
+    pub(super) fn begin_free(&self, address: u64, in_order: bool) -> Option<(PendingFree, Option<FreeSlot>)> {
+        let mut state = self.lock_for_request();
+        let bytes = state.blocks.take(address)?;
+        let free = state.begin_free(address, bytes);
+        if self.made || !in_order {
+            return Some((free, None));
+        }
+        // Under the lock: a synchronising call that has just cleared the flag sees this free in flight, and sets it.
+        expect_shrinking();
+        Some((free, state.slotted.take_slot(free)))
+    }
+
+    /// The driver has freed a block in the order of a stream.
+    #[inline]
+    pub(super) fn record_free(&self, slot: FreeSlot, stream: StreamKey) {
+        self.free_ends.record_end(slot, stream);
     }
 
     /// Asks the driver about the pool's handle, unless the pool is destroyed.
@@ -282,7 +365,7 @@ impl PoolEntry {
 
     /// Bytes that it is charged.
     pub fn held_bytes(&self) -> u64 {
-        self.state.lock().account.held()
+        self.lock_state().account.held()
     }
 }
 

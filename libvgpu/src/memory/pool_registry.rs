@@ -1,6 +1,6 @@
 //! The list of known pools, by the handle that the driver knows, and by the addresses of their blocks.
 
-use super::pool_entry::{PoolEntry, PoolRef, PoolSource, PoolState};
+use super::pool_entry::{PoolEntry, PoolRef, PoolSource};
 use crate::device::table::{self, Device, MAX_DEVICES};
 use crate::driver::own;
 use crate::ffi::lock::Lock;
@@ -215,28 +215,33 @@ fn slab_pool(address: u64) -> &'static AtomicU32 {
     &SLAB_POOLS[(address / POOL_PAGE_BYTES) as usize % SLAB_SLOTS]
 }
 
-/// Calls `look` with the locked state of each pool that may have a block at `address`, until it returns true. Returns
-/// that pool.
+/// The only pool that may have a block at `address`.
 ///
 /// # Cost
-/// Some loads and the pool's lock, for a device's default pool; one lock more for pools that the program created. If
-/// several pools had blocks in the same slab, the lock of each pool.
-pub(super) fn find_block(address: u64, look: &mut dyn FnMut(&mut PoolState) -> bool) -> Option<PoolRef> {
+/// Some loads for a device's default pool; a lock for pools that the program created. If several pools had blocks in
+/// the same slab, the lock of each pool.
+#[inline(always)] // hot, and it has two callers
+pub(super) fn find_pool(address: u64) -> Option<PoolRef> {
     let id = slab_pool(address).load(Acquire);
     if id == 0 {
         return None;
     }
     for device in 0..device_count::registered_devices() {
         if let Some(entry) = default_pool(device).filter(|entry| entry.id == id) {
-            return look(&mut entry.state.lock()).then_some(PoolRef::Lasting(entry));
+            return Some(PoolRef::Lasting(entry));
         }
     }
-    let registry = POOL_REGISTRY.lock();
-    let mut pools = registry.by_id.values().filter(|entry| id == SEVERAL_POOLS || id == entry.id);
-    pools.find(|entry| look(&mut entry.state.lock())).cloned()
+    find_created(id, address)
 }
 
-/// Makes the pool one that [`find_block`] finds for `address`. Returns true if others may have a record there.
+#[inline(never)]
+fn find_created(id: u32, address: u64) -> Option<PoolRef> {
+    let registry = POOL_REGISTRY.lock();
+    let has_block = |entry: &PoolEntry| id == SEVERAL_POOLS && entry.lock_state().blocks.has(address);
+    registry.by_id.values().find(|entry| entry.id == id || has_block(entry)).cloned()
+}
+
+/// Makes the pool one that [`find_pool`] finds for `address`. Returns true if others may have a record there.
 ///
 /// # Cost
 /// One load if the pool alone had blocks in the slab.
@@ -287,7 +292,7 @@ pub fn note_awaited(entry: &PoolRef) {
 /// Memory of a destroyed pool was freed; with the last of it the pool's charge ends.
 pub fn note_ended(entry: &PoolRef) {
     let (bytes, share) = {
-        let mut state = entry.state.lock();
+        let mut state = entry.lock_state();
         if !state.is_unheld() || entry.awaited.load(SeqCst) > 0 {
             return;
         }

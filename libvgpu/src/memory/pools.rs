@@ -8,6 +8,9 @@
 //! because the driver takes memory back in those (`shrinking`). Memory that a pool keeps but does not use can be
 //! given back: [`give_back`] does so before any request is refused for memory.
 //!
+//! An ordinary request takes the pool's lock before and after the driver call, and its free takes it once. The free
+//! ends by one store, which the next holder of the lock takes over ([`PoolEntry::lock_state`]).
+//!
 //! Graph memory is treated as a pool without a handle, one per device; `graphs` decides which graphs may be launched.
 //! Frees whose time only the driver knows, and pools destroyed while allocations were alive, are in `deferred_frees`.
 //! The list of pools is in `pool_registry`; pools that several processes share are in `shared`. An allocation in a
@@ -36,47 +39,85 @@ use core::cell::Cell;
 use core::sync::atomic::Ordering::*;
 use requests::PoolAllocation;
 use shim_sys::cuda::*;
+use shrinking::QuietEpoch;
 use vgpu_core::memory::pool::{self, PendingFree};
 
-/// Allocates from a pool, which the program `named` or which is taken for the current one. `real` calls the driver,
-/// `address` reads the result, `undo` frees it again.
-pub fn allocate(
-    entry: &PoolRef,
-    named: bool,
-    bytes: u64,
-    order: StreamId,
-    real: DriverCall<'_>,
-    address: &dyn Fn() -> u64,
-    undo: &dyn Fn(u64),
-) -> CUresult {
-    let moment = shrinking::now();
-    let PoolAllocation { call, mut pledge } = match entry.begin_inside(bytes, order.stream_key()) {
+/// A program's request to a pool.
+pub struct StreamOrderedRequest<'a> {
+    /// The pool.
+    pub entry: &'a PoolRef,
+    /// Whether the program named the pool. Otherwise it was taken for the current one.
+    pub named: bool,
+    /// Bytes to charge.
+    pub bytes: u64,
+    /// The stream of the request.
+    pub order: StreamId,
+    /// Calls the driver.
+    pub real: DriverCall<'a>,
+    /// Reads the address that the driver returned.
+    pub address: &'a dyn Fn() -> u64,
+    /// Frees the block at an address again.
+    pub undo: &'a dyn Fn(u64),
+}
+
+/// Allocates from a pool.
+pub fn allocate(mut request: StreamOrderedRequest<'_>) -> CUresult {
+    let (entry, bytes, moment): (&PoolEntry, _, _) = (request.entry, request.bytes, shrinking::now());
+    let mut begun = match entry.begin_inside(bytes, request.order.stream_key()) {
         Some(begun) => begun,
         // Nobody asked for the context of a request in the usual pool. Without one the driver's error is the answer.
-        None if usual_pool().is_some() && current::of_stream(order.stream).is_none() => return real(),
-        None => match entry.begin_growing(bytes, order.stream_key()) {
+        None if usual_pool().is_some() && current::of_stream(request.order.stream).is_none() => {
+            return (request.real)();
+        }
+        None => match entry.begin_growing(bytes, request.order.stream_key()) {
             Ok(begun) => begun,
             Err(refused) => return refused,
         },
     };
-    let inside = pledge.is_none();
-    let result = real();
-    let at = if result.ok() { address() } else { 0 };
+    let result = (request.real)();
+    let at = if result.ok() { (request.address)() } else { 0 };
     if result.ok() && registry::claim_slab(entry, at) {
         forget_block(at);
     }
-    let served = if result.ok() { entry.serve_inside(call, &mut pledge, at, bytes, moment) } else { Err(()) };
-    let stale = if let Ok(stale) = served {
-        stale
-    } else {
-        let is_of_another = result.ok() && !named && registry::has_unseen_current(entry);
+    let served = if result.ok() { entry.serve_inside(&mut begun, at, bytes, moment) } else { Err(()) };
+    let stale = match served {
+        Ok(stale) => stale,
+        Err(()) => match request.end_by_reading(begun, result, at, moment) {
+            Ok(stale) => stale,
+            Err(result) => return result,
+        },
+    };
+    deferred_frees::came_again(at);
+    // An earlier block at this address was freed by a call that no hook saw.
+    if let Some(stale) = stale {
+        note_freed(request.entry, stale, at, None, None);
+    }
+    result
+}
+
+impl StreamOrderedRequest<'_> {
+    /// Ends a request by a reading of the pool's size. Returns the bytes of an earlier record at the block's address.
+    ///
+    /// # Errors
+    /// The program's answer: the driver refused the request, it does not fit, or another pool had to serve it.
+    #[inline(never)]
+    fn end_by_reading(
+        &mut self,
+        begun: PoolAllocation,
+        result: CUresult,
+        at: u64,
+        moment: QuietEpoch,
+    ) -> Result<Option<u64>, CUresult> {
+        let (entry, bytes, PoolAllocation { call, pledge }) = (self.entry, self.bytes, begun);
+        let inside = pledge.is_none();
+        let is_of_another = result.ok() && !self.named && registry::has_unseen_current(entry);
         let granted = result.ok() && !is_of_another;
         let change = entry.follow_reading(
             false,
             Some(moment),
             pledge,
-            |account, reading| account.end_request(call, granted, reading),
-            |state, change| {
+            &|account, reading| account.end_request(call, granted, reading),
+            &|state, change| {
                 if granted {
                     change.grew.into_iter().for_each(|by| state.holes.note_growth(at, bytes, by));
                     state.holes.note_placed(at, bytes);
@@ -86,75 +127,49 @@ pub fn allocate(
         );
         // Unless a shrinking call may have taken the room away meanwhile.
         if inside && change.lack > 0 && moment.is_still_quiet() {
-            entry.state.lock().surprised = true;
+            entry.lock_state().surprised = true;
         }
         let fits = entry.charge_growth(change.lack);
         if is_of_another {
-            undo(at);
-            return allocate_again(entry.device, bytes, order, real, address, undo);
+            (self.undo)(at);
+            return Err(self.repeat());
         }
         if !result.ok() {
-            return result;
+            return Err(result);
         }
         change.grew.into_iter().for_each(|by| entry.learn_step(bytes, by));
-        if !fits {
-            let leaving = entry.state.lock().holes.begin_free(at, bytes);
-            undo(at);
-            {
-                let mut state = entry.state.lock();
-                state.holes.finish_free(leaving, Some(order.stream_key()));
-                state.account.note_freed(bytes);
-            }
-            // If the stream has not reached the free, synchronising calls try again.
-            entry.trim_and_measure();
-            return entry.device.refuse_request();
+        if fits {
+            return Ok(entry.lock_state().blocks.insert(at, bytes));
         }
-        entry.state.lock().blocks.insert(at, bytes)
-    };
-    deferred_frees::came_again(at);
-    // An earlier block at this address was freed by a call that no hook saw.
-    if let Some(stale) = stale {
-        note_freed(entry, stale, at, None, None);
+        let free = entry.lock_state().begin_free(at, bytes);
+        (self.undo)(at);
+        entry.lock_state().finish_free(free, Some(self.order.stream_key()));
+        // If the stream has not reached the free, synchronising calls try again.
+        entry.trim_and_measure();
+        Err(entry.device.refuse_request())
     }
-    result
-}
 
-/// Repeats a request that the driver served from another pool than the one that it was charged to.
-#[cold]
-#[inline(never)]
-fn allocate_again(
-    device: &'static Device,
-    bytes: u64,
-    order: StreamId,
-    real: DriverCall<'_>,
-    address: &dyn Fn() -> u64,
-    undo: &dyn Fn(u64),
-) -> CUresult {
-    let Some(entry) = current_pool(device) else { return real() };
-    entry.trim_and_measure();
-    allocate(&entry, true, bytes, order, real, address, undo)
+    /// Repeats a request that the driver served from another pool than the one that it was charged to.
+    #[cold]
+    fn repeat(&mut self) -> CUresult {
+        let Some(entry) = current_pool(self.entry.device) else { return (self.real)() };
+        entry.trim_and_measure();
+        let Self { bytes, order, address, undo, .. } = *self;
+        allocate(StreamOrderedRequest { entry: &entry, named: true, bytes, order, real: self.real, address, undo })
+    }
 }
 
 /// Frees a block of a pool. Without an order the memory is freed at once. `None`: no pool has a block there.
+#[inline(always)] // hot, and it has one caller
 pub fn free(address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> Option<CUresult> {
+    let entry = registry::find_pool(address)?;
     // Before the driver is called: it may give the memory out again before it has answered.
-    let mut begun = None;
-    let entry = registry::find_block(address, &mut |state| {
-        let Some(bytes) = state.blocks.take(address) else { return false };
-        state.requests += 1;
-        state.frees_in_flight += 1;
-        begun = Some((bytes, state.holes.begin_free(address, bytes)));
-        true
-    })?;
-    let (bytes, leaving) = begun?;
+    let (free, slot) = entry.begin_free(address, order.is_some())?;
     let result = real();
-    if result.ok() {
-        note_freed(&entry, bytes, address, order, Some(leaving));
-    } else {
-        let mut state = entry.state.lock();
-        state.holes.cancel_free(leaving);
-        state.blocks.insert(address, bytes);
-        state.frees_in_flight -= 1;
+    match (slot, order) {
+        (Some(slot), Some(order)) if result.ok() => entry.record_free(slot, order.stream_key()),
+        _ if result.ok() => note_freed(&entry, free.bytes(), address, order, Some(free)),
+        _ => entry.lock_state().cancel_free(free, slot),
     }
     Some(result)
 }
@@ -167,19 +182,20 @@ fn note_freed(entry: &PoolRef, bytes: u64, address: u64, order: Option<StreamId>
         .filter(|_| entry.made)
         .map(|order| (order.location(), (deferred_frees::next_free_number(), contexts::epoch())));
     let (may_shrink, gone, _under_way) = {
-        let mut state = entry.state.lock();
-        state.account.note_freed(bytes);
+        let mut state = entry.lock_state();
         let gone = entry.gone.load(SeqCst);
         let mut under_way = None;
         match leaving {
             Some(leaving) => {
-                state.holes.finish_free(leaving, order.map(StreamId::stream_key));
                 if gone || order.is_none() {
                     under_way = in_flight_frees::enter_free(); // until the charge has followed
                 }
-                state.frees_in_flight -= 1;
+                state.finish_free(leaving, order.map(StreamId::stream_key));
             }
-            None => state.holes.forget_all(),
+            None => {
+                state.account.note_freed(bytes);
+                state.holes.forget_all();
+            }
         }
         if let Some((place, free)) = stands {
             state.unreached.insert(place, free);
@@ -210,12 +226,9 @@ pub fn came_again(address: u64) {
 /// Removes a record of the address: its block was freed by a call that no hook saw.
 #[inline(never)]
 fn forget_block(address: u64) {
-    let mut stale = None;
-    let pool = registry::find_block(address, &mut |state| {
-        stale = state.blocks.take(address);
-        stale.is_some()
-    });
-    if let (Some(entry), Some(stale)) = (pool, stale) {
+    let Some(entry) = registry::find_pool(address) else { return };
+    let stale = entry.lock_state().blocks.take(address);
+    if let Some(stale) = stale {
         note_freed(&entry, stale, address, None, None);
     }
 }
@@ -247,8 +260,8 @@ pub fn launch(
         None, // room inside graph memory is not known
         pledge,
         // The driver reports how much of graph memory is live; no call frees it.
-        |account, reading| account.end_request(call, false, reading),
-        |state, change| {
+        &|account, reading| account.end_request(call, false, reading),
+        &|state, change| {
             state.last_request = shrinking::calls_begun();
             if result.ok() && !backed {
                 // If graph memory grew by less than the launch needs, the launch may have taken memory from other
@@ -295,7 +308,7 @@ pub fn destroy_pool(pool: CUmemoryPool, real: DriverCall<'_>) -> CUresult {
         return result;
     }
     registry::forget_handle(pool, Some(&entry));
-    let unreached = core::mem::take(&mut entry.state.lock().unreached);
+    let unreached = core::mem::take(&mut entry.lock_state().unreached);
     deferred_frees::defer_orphans(&entry, unreached);
     result
 }
@@ -323,7 +336,7 @@ pub fn any_in_streams() -> bool {
 pub fn forget_stream(order: StreamId) {
     let key = order.stream_key();
     each_pool(&mut |entry| {
-        let mut state = entry.state.lock();
+        let mut state = entry.lock_state();
         state.holes.forget_stream(key);
         let of_it: Vec<StreamLocation> = state.unreached.keys().copied().filter(|place| place.key == key).collect();
         for place in of_it {
@@ -371,14 +384,15 @@ pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<&S
     registry::expect_none();
     let arrived = AwaitedWork { which: waited_for.to_streams(), since };
     each_pool(&mut |entry| {
-        let mut state = entry.state.lock();
+        let mut state = entry.lock_state();
         match waited_for {
             WaitedFor::Stream(order) => state.holes.pass_frees(Some(order.stream_key())),
             WaitedFor::Current | WaitedFor::Context(_) => state.holes.pass_frees(None),
             WaitedFor::Event => {}
         }
         state.unreached.retain(|place, (stamp, _)| !arrived.covers(*place, *stamp));
-        if !state.unreached.is_empty() {
+        // A free in flight may have set the flag before this call cleared it.
+        if !state.unreached.is_empty() || state.frees_in_flight > 0 {
             expect_shrinking();
         }
         if announced.is_none() {
@@ -390,7 +404,7 @@ pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<&S
         if may_shrink {
             // A pool that has shrunk shows it. One that has not may have shrunk and grown by the same amount, so its
             // known room is discarded.
-            entry.measure_after(|state| may_trim && !announced.is_some_and(|call| state.is_unused_since(call)));
+            entry.measure_after(&|state| may_trim && !announced.is_some_and(|call| state.is_unused_since(call)));
         }
     });
     if deferred_frees::finish_passed(Some(&arrived)) {
@@ -433,7 +447,7 @@ pub fn settle_device(device: &Device) -> bool {
                 return;
             }
             let may_shrink = {
-                let state = entry.state.lock();
+                let state = entry.lock_state();
                 busy |= state.account.is_busy();
                 state.account.may_shrink()
             };
@@ -451,7 +465,7 @@ pub fn settle_device(device: &Device) -> bool {
 pub fn activity() -> (u64, bool) {
     let mut activity = (registry::ended_requests(), true);
     each_pool(&mut |entry| {
-        let state = entry.state.lock();
+        let state = entry.lock_state();
         activity = (activity.0.wrapping_add(state.requests), activity.1 && state.frees_in_flight == 0);
     });
     // Last: a free that a pool no longer counts, and whose charge has not followed, is among these.
@@ -463,7 +477,7 @@ pub fn remeasure_pool(pool: CUmemoryPool, threshold: Option<u64>) {
     if let Some(entry) = registry::find_noted(pool.0 as usize).flatten() {
         match threshold {
             Some(threshold) => entry.threshold.store(threshold, Relaxed),
-            None => entry.state.lock().holes.note_trim(),
+            None => entry.lock_state().holes.note_trim(),
         }
         entry.measure_held();
     }
@@ -497,7 +511,7 @@ pub fn context_ended() {
     deferred_frees::context_ended();
     each_pool(&mut |entry| {
         entry.measure_held();
-        let mut state = entry.state.lock();
+        let mut state = entry.lock_state();
         state.account.forget_allocations();
         // Blocks ended without a free.
         state.holes.forget_all();

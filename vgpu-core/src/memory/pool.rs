@@ -42,13 +42,16 @@
 //! A request needs no reading under two conditions. Its memory is known to be the pool's ([`FreeRanges::is_free`]).
 //! And at no time during the request was a call in progress that lets a pool shrink. Then the pool held that memory
 //! when the request began, and did not grow. [`PoolAccount::end_inside`] ends such a request and gives its pledge, if
-//! any, back. A stream-ordered free needs no reading either: a pool shrinks in calls that wait, not in frees.
+//! any, back. A stream-ordered free needs no reading either: a pool shrinks in calls that wait, not in frees. So its
+//! end changes nothing in the ledger and can be recorded without the pool's lock ([`FreeEnds`]).
 //!
 //! Not here: the ledger in which pledges are reserved ([`crate::memory::ledger`]), the driver and its readings
 //! (libvgpu's `pools`).
 
+mod free_ends;
 mod holes;
 
+pub use free_ends::{FreeEnds, FreeSlot, SlottedFrees};
 pub use holes::{FreeRanges, NO_STREAM, PendingFree, StreamKey};
 
 /// Unit of physical memory: a pool grows by multiples of it.

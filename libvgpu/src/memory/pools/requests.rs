@@ -34,7 +34,7 @@ impl PoolEntry {
 
     #[inline(never)] // one copy for three callers
     fn enter_inside(&self, bytes: u64, stream: StreamKey) -> bool {
-        let mut state = self.state.lock();
+        let mut state = self.lock_for_request();
         let fits = !state.surprised && state.holes.fits_request(bytes, stream);
         let begins = fits && state.account.begin_inside(bytes).is_some();
         state.requests += u64::from(begins);
@@ -72,7 +72,7 @@ impl PoolEntry {
         backing: Option<GraphBacking>,
     ) -> Result<PoolAllocation, CUresult> {
         if let (Some(backing), [passing, 0]) = (backing, parts) {
-            let mut state = self.state.lock();
+            let mut state = self.lock_state();
             let lasts = backing.losses == self.losses.load(SeqCst);
             if let Some(call) = lasts.then(|| state.account.begin_inside(passing)).flatten() {
                 state.requests += 1;
@@ -104,23 +104,26 @@ impl PoolEntry {
     ///
     /// # Errors
     /// The request goes on: only a reading shows whether the pool has grown.
+    #[inline(always)] // hot, and it has one caller
     pub(super) fn serve_inside(
         &self,
-        call: PoolRequest,
-        pledge: &mut Option<Reservation<'static>>,
+        begun: &mut PoolAllocation,
         at: u64,
         bytes: u64,
         moment: QuietEpoch,
     ) -> Result<Option<u64>, ()> {
         let (stale, change, share) = {
-            let mut state = self.state.lock();
+            let mut state = self.lock_for_request();
             if state.closed || !moment.is_still_quiet() || !state.holes.note_placed_inside(at, bytes) {
                 return Err(());
             }
             state.last_request = shrinking::calls_begun();
-            (state.blocks.insert(at, bytes), state.account.end_inside(call), state.share)
+            (state.blocks.insert(at, bytes), state.account.end_inside(begun.call), state.share)
         };
-        self.settle_ledger(pledge.take(), share, &change);
+        let pledge = begun.pledge.take();
+        if pledge.is_some() || change.release > 0 {
+            self.settle_ledger(pledge, share, &change);
+        }
         Ok(stale)
     }
 
@@ -128,7 +131,7 @@ impl PoolEntry {
     #[cold]
     fn wait_for_others(&self) {
         let since = clock::now();
-        while self.state.lock().account.is_busy() && clock::now().saturating_sub(since) < OUTCOME_WAIT_NS {
+        while self.lock_state().account.is_busy() && clock::now().saturating_sub(since) < OUTCOME_WAIT_NS {
             clock::sleep(20_000);
         }
     }
@@ -136,7 +139,7 @@ impl PoolEntry {
     fn begin_pledged(&self, parts: &[u64]) -> Result<Option<PoolAllocation>, CUresult> {
         let bytes = parts.iter().fold(0, |sum: u64, part| sum.saturating_add(*part));
         Ok(self.reserve_growth(parts)?.map(|pledge| {
-            let mut state = self.state.lock();
+            let mut state = self.lock_state();
             state.requests += 1;
             let call = state.account.begin_pledged(bytes, pledge.reserved_bytes());
             PoolAllocation { call, pledge: Some(pledge) }
@@ -148,7 +151,7 @@ impl PoolEntry {
         let seen = self.growth_step();
         let size = |part: u64| Some(pool::growth(part, seen)?.min(self.max.max(pool::least_growth(part)?)));
         let Some(sum) = parts.iter().try_fold(0u64, |sum, part| sum.checked_add(size(*part)?)) else { return Ok(None) };
-        let sum = sum.max(self.state.lock().account.least_pledge());
+        let sum = sum.max(self.lock_state().account.least_pledge());
         match self.device.try_reserve(sum) {
             Ok(pledge) => Ok(Some(pledge)),
             Err(CUresult::OUT_OF_MEMORY) => Ok(None),
@@ -187,16 +190,16 @@ impl PoolEntry {
         used: bool,
         began: Option<QuietEpoch>,
         pledge: Option<Reservation<'static>>,
-        apply: impl Fn(&mut pool::PoolAccount, Option<PoolReading>) -> Option<ChargeChange>,
-        then: impl Fn(&mut PoolState, &ChargeChange),
+        apply: &dyn Fn(&mut pool::PoolAccount, Option<PoolReading>) -> Option<ChargeChange>,
+        then: &dyn Fn(&mut PoolState, &ChargeChange),
     ) -> ChargeChange {
         for attempt in 0..=MAX_DOUBTFUL_READINGS {
-            let ticket = self.state.lock().account.ticket();
+            let ticket = self.lock_state().account.ticket();
             let ticket = if attempt == MAX_DOUBTFUL_READINGS { ticket.insisting() } else { ticket };
             let numbers = self.ask_driver(|source| source.read_numbers(used)).flatten();
             let reading = numbers.map(|(reserved, used)| PoolReading { ticket, reserved, used });
             let (change, share) = {
-                let mut state = self.state.lock();
+                let mut state = self.lock_state();
                 if state.closed {
                     return ChargeChange::default();
                 }
@@ -225,6 +228,7 @@ impl PoolEntry {
     }
 
     /// Applies the change to the ledger.
+    #[inline(never)]
     fn settle_ledger(&self, pledge: Option<Reservation<'static>>, share: Option<LocalShare>, change: &ChargeChange) {
         if let Some(mut pledge) = pledge {
             pledge.shrink_to(change.keep);
@@ -246,7 +250,7 @@ impl PoolEntry {
         if lack == 0 {
             return true;
         }
-        let share = self.state.lock().share;
+        let share = self.lock_state().share;
         if let Ok(reservation) = self.device.try_reserve(lack) {
             self.charge(share, reservation);
             return true;
@@ -260,17 +264,17 @@ impl PoolEntry {
 
     /// Reads the pool's size and updates the charge. Returns the number of bytes released.
     pub fn measure_held(&self) -> u64 {
-        self.measure_after(|_| false)
+        self.measure_after(&|_| false)
     }
 
     /// As [`PoolEntry::measure_held`]. `may_have_shrunk` is called under the lock when the reading is applied: it
     /// returns whether the pool may have given memory back and taken it again.
-    pub(super) fn measure_after(&self, may_have_shrunk: impl Fn(&PoolState) -> bool) -> u64 {
+    pub(super) fn measure_after(&self, may_have_shrunk: &dyn Fn(&PoolState) -> bool) -> u64 {
         let measured = |account: &mut pool::PoolAccount, reading| match reading {
             Some(reading) => account.apply_measurement(reading),
             None => Some(ChargeChange::default()),
         };
-        let change = self.follow_reading(true, None, None, measured, |state, _| {
+        let change = self.follow_reading(true, None, None, &measured, &|state, _| {
             if may_have_shrunk(state) {
                 state.holes.note_trim();
             }
@@ -282,7 +286,7 @@ impl PoolEntry {
     /// Measures, trims the pool, and measures again, unless all its memory is in use. Graph memory counts memory kept
     /// for idle graphs as in use, so there the driver is always asked to trim.
     pub(super) fn trim_and_measure(&self) -> u64 {
-        if self.state.lock().account.held() == 0 {
+        if self.lock_state().account.held() == 0 {
             return 0;
         }
         let before = self.measure_held();
@@ -293,7 +297,7 @@ impl PoolEntry {
         let _announced = shrinking::begin_shrinking();
         let _ = self.ask_driver(PoolSource::trim_source);
         self.losses.fetch_add(1, SeqCst);
-        self.state.lock().holes.note_trim();
+        self.lock_state().holes.note_trim();
         before + self.measure_held()
     }
 }

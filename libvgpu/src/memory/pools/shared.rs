@@ -16,7 +16,7 @@ use shim_sys::cuda::CUmemoryPool;
 pub fn share_pool(pool: CUmemoryPool, identity: impl FnOnce() -> u64) -> Option<LocalShare> {
     // An unrecorded pool stays so: its first allocation shows which device it is on.
     let entry = registry::find_noted(pool.0 as usize).flatten()?;
-    let mut state = entry.state.lock();
+    let mut state = entry.lock_state();
     if state.share.is_none() {
         let share = shares::export_charge(entry.device, identity(), 0)?;
         held_shares::hand_over(share, state.account.charged());

@@ -49,31 +49,51 @@ struct Chunk {
 }
 
 /// A block whose free is in progress in the driver, which may hand the block out again before the free returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "it leaves, or it stays"]
 pub struct PendingFree {
     at: u64,
+    end: u64,
     number: u64,
+}
+
+impl PendingFree {
+    /// The block's address.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.at
+    }
+
+    /// The block's bytes.
+    #[must_use]
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.end - self.at
+    }
+
+    #[inline]
+    fn overlaps(&self, from: u64, to: u64) -> bool {
+        self.at < to && self.end > from
+    }
 }
 
 /// A free that is not in the map yet. Its chunk still counts its block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct RecentFree {
     block: PendingFree,
-    end: u64,
     /// The stream in whose order the block was freed; `None`: the free is in progress.
     stream: Option<StreamKey>,
 }
 
-impl RecentFree {
-    fn overlaps(&self, from: u64, to: u64) -> bool {
-        self.block.at < to && self.end > from
-    }
-}
-
-/// The free pieces of one pool.
+/// The free pieces of one pool. The fields that an ordinary request and its free touch come first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct FreeRanges {
+    /// Frees in progress, and the last ones that ended. No two overlap, and none lies in a piece of `gaps`. Each is
+    /// removed when some of its bytes are handed out again.
+    recent: Vec<RecentFree>,
+    /// Number of frees begun so far; it numbers them.
+    left: u64,
     chunks: BTreeMap<u64, Chunk>,
     /// Total bytes of all chunks.
     known: u64,
@@ -82,11 +102,6 @@ pub struct FreeRanges {
     sizes: BTreeSet<(Option<StreamKey>, u64, u64)>,
     /// Pieces that lie in no known chunk.
     strays: BTreeSet<u64>,
-    /// Frees in progress, and the last ones that ended. No two overlap, and none lies in a piece of `gaps`. Each is
-    /// removed when some of its bytes are handed out again.
-    recent: Vec<RecentFree>,
-    /// Number of frees begun so far; it numbers them.
-    left: u64,
 }
 
 impl FreeRanges {
@@ -94,13 +109,13 @@ impl FreeRanges {
     #[must_use]
     pub const fn new() -> Self {
         Self {
+            recent: Vec::new(),
+            left: 0,
             chunks: BTreeMap::new(),
             known: 0,
             gaps: BTreeMap::new(),
             sizes: BTreeSet::new(),
             strays: BTreeSet::new(),
-            recent: Vec::new(),
-            left: 0,
         }
     }
 
@@ -108,7 +123,7 @@ impl FreeRanges {
     #[must_use]
     #[inline]
     pub fn fits_request(&self, bytes: u64, stream: StreamKey) -> bool {
-        if self.recent.iter().any(|free| free.stream == Some(stream) && free.end - free.block.at >= bytes) {
+        if self.recent.iter().any(|free| free.stream == Some(stream) && free.block.bytes() >= bytes) {
             return true;
         }
         self.has_gap(bytes, stream)
@@ -124,7 +139,7 @@ impl FreeRanges {
     #[must_use]
     pub fn is_free(&self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
-        if self.recent.iter().any(|free| free.stream.is_some() && free.block.at <= at && free.end >= end) {
+        if self.recent.iter().any(|free| free.stream.is_some() && free.block.at <= at && free.block.end >= end) {
             return true;
         }
         self.gaps.range(..=at).next_back().is_some_and(|(_, gap)| gap.end >= end)
@@ -141,7 +156,7 @@ impl FreeRanges {
     #[must_use]
     pub fn note_placed_inside(&mut self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
-        let same = |free: &RecentFree| free.stream.is_some() && (free.block.at, free.end) == (at, end);
+        let same = |free: &RecentFree| free.stream.is_some() && (free.block.at, free.block.end) == (at, end);
         if let Some(index) = self.recent.iter().position(same) {
             // The chunk counts the block all the time.
             self.recent.swap_remove(index);
@@ -157,7 +172,7 @@ impl FreeRanges {
     /// A request was served at `at`.
     pub fn note_placed(&mut self, at: u64, bytes: u64) {
         let end = at.saturating_add(bytes);
-        self.settle_recent(|free| free.overlaps(at, end));
+        self.settle_recent(|free| free.block.overlaps(at, end));
         self.cut_range(at, end);
         self.count_block(at, true);
     }
@@ -167,7 +182,7 @@ impl FreeRanges {
         let (end, last) = (at.saturating_add(by), self.chunks.range(..at.saturating_add(by)).next_back());
         if by >= bytes && last.is_none_or(|(_, chunk)| chunk.end <= at) {
             // Pieces recorded as free there left the pool long ago.
-            self.settle_recent(|free| free.overlaps(at, end));
+            self.settle_recent(|free| free.block.overlaps(at, end));
             self.cut_range(at, end);
             self.chunks.insert(at, Chunk { end, used: 0 });
             self.known += end - at;
@@ -180,12 +195,12 @@ impl FreeRanges {
     #[inline]
     pub fn begin_free(&mut self, at: u64, bytes: u64) -> PendingFree {
         let end = at.saturating_add(bytes);
-        if self.recent.iter().any(|free| free.overlaps(at, end)) {
-            self.settle_recent(|free| free.overlaps(at, end));
+        if self.recent.iter().any(|free| free.block.overlaps(at, end)) {
+            self.settle_recent(|free| free.block.overlaps(at, end));
         }
         self.left += 1;
-        let block = PendingFree { at, number: self.left };
-        self.recent.push(RecentFree { block, end, stream: None });
+        let block = PendingFree { at, end, number: self.left };
+        self.recent.push(RecentFree { block, stream: None });
         block
     }
 
@@ -199,9 +214,9 @@ impl FreeRanges {
                 self.settle_finished();
             }
         } else {
-            let free = self.recent.swap_remove(index);
+            self.recent.swap_remove(index);
             self.count_block(leaving.at, false);
-            self.add_range(leaving.at, free.end, None);
+            self.add_range(leaving.at, leaving.end, None);
         }
     }
 
@@ -275,7 +290,7 @@ impl FreeRanges {
             self.recent.swap_remove(index);
             self.count_block(free.block.at, false);
             if free.stream.is_some() {
-                self.add_range(free.block.at, free.end, free.stream);
+                self.add_range(free.block.at, free.block.end, free.stream);
             }
         }
     }

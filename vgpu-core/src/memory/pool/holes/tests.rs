@@ -210,7 +210,7 @@ proptest! {
             prop_assert!(holes.known_bytes() <= driver.chunks.iter().map(|chunk| chunk.1 - chunk.0).sum());
             // No piece is recorded as free that is not.
             let ended = holes.recent.iter().filter(|free| free.stream.is_some());
-            let recent = ended.map(|free| (free.block.at, free.end));
+            let recent = ended.map(|free| (free.block.at, free.block.end));
             for (at, end) in holes.gaps.iter().map(|(at, gap)| (*at, gap.end)).chain(recent) {
                 let inside = |piece: &&(u64, u64, Option<u64>)| piece.0 <= at && end <= piece.1;
                 prop_assert!(driver.free.iter().any(|piece| inside(&piece)), "{at} to {end}: {:?}", driver.free);
@@ -225,9 +225,12 @@ fn agrees(holes: &FreeRanges) {
     let by_address: BTreeSet<_> = holes.gaps.iter().map(|(at, gap)| (gap.late, gap.end - at, *at)).collect();
     assert_eq!(by_address, holes.sizes);
     for (index, free) in holes.recent.iter().enumerate() {
-        assert!(holes.gaps.iter().all(|(at, gap)| !free.overlaps(*at, gap.end)), "{free:?} is in the map too");
+        assert!(holes.gaps.iter().all(|(at, gap)| !free.block.overlaps(*at, gap.end)), "{free:?} is in the map too");
         let others = holes.recent.iter().enumerate().filter(|(other, _)| *other != index);
-        assert!(others.map(|other| other.1).all(|other| !free.overlaps(other.block.at, other.end)), "{free:?} twice");
+        assert!(
+            others.map(|other| other.1).all(|other| !free.block.overlaps(other.block.at, other.block.end)),
+            "{free:?} twice"
+        );
     }
     let stray = |at: &&u64| holes.chunk_of(**at).is_none();
     assert_eq!(holes.gaps.keys().filter(stray).copied().collect::<BTreeSet<u64>>(), holes.strays);
