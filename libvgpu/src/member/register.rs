@@ -102,8 +102,7 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
 
 /// Adds the device with its ledger and its launch gate.
 ///
-/// Not inlined: a gate takes a kilobyte of stack, and the caller also opens the ledger and speaks to the daemon. A
-/// thread may have 16 KiB in all.
+/// Not inlined: the caller also opens the ledger and speaks to the daemon, and a thread may have 16 KiB of stack in all.
 #[inline(never)]
 fn add_device(
     facts: &DeviceFacts,
@@ -112,13 +111,20 @@ fn add_device(
     post: Option<DaemonLink>,
     observed: bool,
 ) -> Result<(), StartError> {
-    let governor = match post {
-        None if limits.sm.is_none() && !observed => None,
-        post => Some(Governor::new(limits.sm, post.unwrap_or(DaemonLink::without_daemon()), CALLS_ABOVE)),
-    };
+    let governor = make_governor(limits, post, observed);
     match table::add_device(facts.uuid, limits.memory, ledger, governor) {
         Some(_) => Ok(()),
         None => Err(StartError::NotKept(format!("more than {MAX_DEVICES} devices"))),
+    }
+}
+
+/// Makes the governor of a device. `None`: its time is neither limited nor measured. Not inlined: a governor takes a
+/// kilobyte of stack, and as much for each part of it that is made before.
+#[inline(never)]
+fn make_governor(limits: &DeviceLimits, post: Option<DaemonLink>, observed: bool) -> Option<Governor> {
+    match post {
+        None if limits.sm.is_none() && !observed => None,
+        post => Some(Governor::new(limits.sm, post.unwrap_or(DaemonLink::without_daemon()), CALLS_ABOVE)),
     }
 }
 
