@@ -21,6 +21,7 @@ pub mod refcounted_charge;
 pub mod release;
 pub mod reservation;
 pub mod shares;
+mod shrink_flag;
 pub mod slabs;
 
 /// Gives up what a forked child inherited: calls the function of the same name of each module that has such state.

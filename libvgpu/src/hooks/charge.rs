@@ -229,9 +229,10 @@ pub fn free_address(address: u64, order: Option<StreamId>, real: DriverCall<'_>)
 /// Not inlined: one copy for all callers, because it is long.
 #[inline(never)]
 fn beside_pools(address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> CUresult {
-    if enforce::is_enforced() == Ok(true)
-        && let Some(result) = pools::free(address, order, real)
-    {
+    if enforce::is_enforced() != Ok(true) {
+        return free_plain(address, order, real);
+    }
+    if let Some(result) = pools::free(address, order, real) {
         return result;
     }
     free_outside_pools(address, order, real)

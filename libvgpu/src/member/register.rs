@@ -102,7 +102,8 @@ pub fn register(asked: &Configuration, shown: &[DeviceFacts]) -> Result<(), Star
 
 /// Adds the device with its ledger and its launch gate.
 ///
-/// Not inlined: the caller also opens the ledger and speaks to the daemon, and a thread may have 16 KiB of stack in all.
+/// Not inlined: the caller also opens the ledger and speaks to the daemon, and a thread may have 16 KiB of stack in
+/// all.
 #[inline(never)]
 fn add_device(
     facts: &DeviceFacts,

@@ -20,6 +20,7 @@ use crate::memory::allocation_records::{AllocationRecord, RecordTable};
 use crate::memory::pool_entry::PoolRef;
 use crate::memory::pool_registry;
 use crate::memory::release::release_record;
+use crate::memory::shrink_flag;
 use core::ffi::c_void;
 use core::ops::Bound;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
@@ -151,7 +152,7 @@ fn defer_free(address: u64, order: StreamId, moment: u64, then: AfterFree) {
         WorkEnd::Unknown => None,
     };
     add(DeferredFree { address, place, stamp: next_free_number(), moment, mark, then });
-    pool_registry::expect_shrinking();
+    shrink_flag::expect_shrinking();
     resolve_in(place, false);
 }
 
@@ -255,7 +256,7 @@ pub fn defer_orphans(entry: &PoolRef, mut frees: SortedMap<StreamLocation, (u64,
     for (place, (stamp, moment)) in frees {
         add(DeferredFree { address: 0, place, stamp, moment, mark: None, then: then() });
     }
-    pool_registry::expect_shrinking();
+    shrink_flag::expect_shrinking();
     pool_registry::note_awaited(entry);
 }
 

@@ -7,7 +7,7 @@ use crate::driver::streams::{StreamLocation, without_captures};
 use crate::ffi::lock::{Lock, LockGuard};
 use crate::ffi::sorted_map::SortedMap;
 use crate::ledger::held_shares::{self, LocalShare};
-use crate::memory::pool_registry::expect_shrinking;
+use crate::memory::shrink_flag::expect_shrinking;
 use core::ops::Deref;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
 use shim_sys::cuda::*;
@@ -257,6 +257,13 @@ impl PoolState {
         self.account.note_freed(free.bytes());
         self.holes.finish_free(free, stream);
         self.frees_in_flight -= 1;
+    }
+
+    /// A stream may not have reached this free yet. Frees may be noted in another order than they were made in, and the
+    /// last one counts.
+    pub(super) fn note_unreached(&mut self, place: StreamLocation, (number, epoch): (u64, u64)) {
+        let last = self.unreached.or_default(place);
+        *last = (number.max(last.0), epoch.max(last.1));
     }
 
     /// The free failed, and the block stays held.

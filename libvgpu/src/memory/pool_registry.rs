@@ -1,6 +1,7 @@
 //! The list of known pools, by the handle that the driver knows, and by the addresses of their blocks.
 
 use super::pool_entry::{PoolEntry, PoolRef, PoolSource};
+use super::shrink_flag;
 use crate::device::table::{self, Device, MAX_DEVICES};
 use crate::driver::own;
 use crate::ffi::lock::Lock;
@@ -313,29 +314,6 @@ pub fn note_ended(entry: &PoolRef) {
     forget_entry(entry);
 }
 
-/// Whether a pool, or a deferred free, may release memory at the next synchronisation.
-static MAY_SHRINK: AtomicBool = AtomicBool::new(false);
-/// Makes the next synchronising call check pools.
-pub(super) fn expect_shrinking() {
-    if !MAY_SHRINK.load(Relaxed) {
-        MAY_SHRINK.store(true, Release);
-    }
-}
-
-/// A synchronising call checks pools now: those that it leaves unused memory in are expected again.
-pub(super) fn expect_none() {
-    MAY_SHRINK.store(false, Release);
-}
-
-/// Whether the end of a wait must be noted: pools, or deferred frees, may have given memory back in it.
-///
-/// # Cost
-/// One load.
-#[inline]
-pub fn may_have_shrunk() -> bool {
-    MAY_SHRINK.load(Acquire)
-}
-
 /// Clears the parent's pools in a forked child.
 pub(super) fn reset_after_fork() {
     // SAFETY: called by the child's settling thread, before any other thread continues.
@@ -344,7 +322,7 @@ pub(super) fn reset_after_fork() {
     POOL_WORDS.usual.store(core::ptr::null_mut(), Relaxed);
     POOL_WORDS.charged.store(0, Relaxed);
     GRAPH_POOLS.store(0, Relaxed);
-    MAY_SHRINK.store(false, Relaxed);
+    shrink_flag::expect_none();
 }
 
 #[cfg(test)]

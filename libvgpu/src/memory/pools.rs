@@ -21,12 +21,14 @@ mod shared;
 mod shrinking;
 
 use super::pool_entry::{GraphBacking, PoolEntry, PoolRef, PoolSource};
-use super::pool_registry::{self as registry, expect_shrinking};
-pub use super::pool_registry::{any, current_pool, graph_memory, may_have_shrunk, note_created, of_handle, usual_pool};
+use super::pool_registry as registry;
+pub use super::pool_registry::{any, current_pool, graph_memory, note_created, of_handle, usual_pool};
+pub use super::shrink_flag::may_have_shrunk;
 pub use shared::{note_imported, share_of_imported, share_pool};
 pub use shrinking::ShrinkingCall;
 
 use super::pool_registry::each_pool;
+use super::shrink_flag::{self, expect_shrinking};
 use crate::device::current;
 use crate::device::table::{self, Device};
 use crate::driver::contexts;
@@ -143,7 +145,7 @@ impl StreamOrderedRequest<'_> {
         }
         let free = entry.lock_state().begin_free(at, bytes);
         (self.undo)(at);
-        entry.lock_state().finish_free(free, Some(self.order.stream_key()));
+        note_freed(entry, bytes, at, Some(self.order), Some(free));
         // If the stream has not reached the free, synchronising calls try again.
         entry.trim_and_measure();
         Err(entry.device.refuse_request())
@@ -198,7 +200,7 @@ fn note_freed(entry: &PoolRef, bytes: u64, address: u64, order: Option<StreamId>
             }
         }
         if let Some((place, free)) = stands {
-            state.unreached.insert(place, free);
+            state.note_unreached(place, free);
         }
         (state.account.may_shrink(), gone, under_way)
     };
@@ -340,9 +342,8 @@ pub fn forget_stream(order: StreamId) {
         state.holes.forget_stream(key);
         let of_it: Vec<StreamLocation> = state.unreached.keys().copied().filter(|place| place.key == key).collect();
         for place in of_it {
-            if let Some((stamp, moment)) = state.unreached.remove(&place) {
-                let all = state.unreached.or_default(place.without_stream());
-                *all = (stamp.max(all.0), moment.max(all.1));
+            if let Some(free) = state.unreached.remove(&place) {
+                state.note_unreached(place.without_stream(), free);
             }
         }
     });
@@ -381,7 +382,7 @@ impl WaitedFor {
 /// Two questions to the driver for each pool that holds unused memory.
 pub fn note_synchronised(waited_for: WaitedFor, since: u64, announced: Option<&ShrinkingCall>) {
     // Any slack found from here on sets the flag again.
-    registry::expect_none();
+    shrink_flag::expect_none();
     let arrived = AwaitedWork { which: waited_for.to_streams(), since };
     each_pool(&mut |entry| {
         let mut state = entry.lock_state();

@@ -6,7 +6,7 @@ use crate::ffi::clock;
 use crate::ledger::held_shares;
 use crate::ledger::held_shares::LocalShare;
 use crate::memory::pool_entry::*;
-use crate::memory::pool_registry::expect_shrinking;
+use crate::memory::shrink_flag::expect_shrinking;
 use core::sync::atomic::{AtomicU64, Ordering::*};
 use shim_sys::cuda::*;
 use vgpu_core::memory::ledger::{OUTCOME_WAIT_NS, Reservation};
