@@ -16,7 +16,7 @@ use vgpu_output::say::{self, Failure};
 /// SHARE is the part that the weights of the tree give. USED is the part of all use so far; use counts half after each
 /// half_life of the configuration. EFFECTIVE is the part that the tenants that run now get. The daemon gives a group
 /// that used less than its share larger weights, until both are equal. MEMORY and CEILINGS are sums over the tenants
-/// next to the limits of the group, on the device that has least left.
+/// next to the limits of the group, on the device with the largest part in use.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -308,3 +308,21 @@ fn a_daemon_that_is_killed_at_any_instant_forgets_no_more_than_seconds_and_count
     }
     assert!(before > 1e9, "{before}");
 }
+
+#[test]
+fn a_group_above_its_limit_refuses_changes_of_its_own_tenants_alone() {
+    let sections = |limit: &str| format!("{}{}", group("lab", limit), group("ops", ""));
+    let world = serve(&sections("memory_limit = \"40GiB\""), &[]);
+    world.says(&["set", "ocr", "--memory-limit", "40GiB", "--for", "1h"]);
+    world.reload_and_wait(&sections("memory_limit = \"35GiB\""));
+    let set = |tenant: &str, limit: &str| {
+        let words = ["set", tenant, "--memory-limit", limit, "--for", "30m", "--socket"];
+        vgpu().args(words).arg(world.admin()).output().unwrap()
+    };
+    let (_, told) = texts(&set("ocr", "36GiB"));
+    assert!(told.contains("to 36 GiB (ocr 36 GiB), and the group's memory_limit is 35 GiB"), "{told}");
+    let (said, told) = texts(&set("web", "11GiB"));
+    assert!(said.contains("changed memory_limit"), "{told}");
+    let (said, told) = texts(&set("ocr", "35GiB"));
+    assert!(said.contains("changed memory_limit"), "{told}");
+}

@@ -624,8 +624,10 @@ fn an_override_is_refused_for_the_time_after_a_window_that_gives_the_same_now() 
 fn a_pause_with_an_end_leaves_a_pause_without_one_in_force() {
     let world = serve("");
     world.says(&["pause", "train"]);
-    world.says(&["pause", "train", "--for", "1s"]);
-    world.says(&["exclusive", "chat", "--for", "1s"]);
+    let said = world.says(&["pause", "train", "--for", "1s"]);
+    assert!(said.contains("note: an earlier command without an end stays in force after that"), "{said}");
+    let said = world.says(&["exclusive", "chat", "--for", "1s"]);
+    assert!(!said.contains("an earlier command"), "{said}");
     std::thread::sleep(Duration::from_millis(2100));
     assert!(world.is_paused("train"), "the first command has no end");
     world.says(&["resume", "train"]);
@@ -675,4 +677,23 @@ fn a_change_that_takes_a_booking_its_device_is_refused_and_an_end_of_its_tenant_
     world.says(&["tenant", "remove", "job"]);
     let event = world.last_event("booking.cancelled").unwrap();
     assert_eq!((event.tenant.as_deref(), event.more["name"].as_str()), (Some("job"), Some("job-1")));
+}
+
+#[test]
+fn a_resumed_tenant_launches_until_its_window_ends_however_long_another_is_exclusive() {
+    let other = "GPU-00000000-0000-0000-0000-000000000002";
+    let file = format!(
+        "{DEVICE}[[device]]\nid = \"{other}\"\n[[tenant]]\nname = \"one\"\nmemory_limit = \"1GiB\"\ndevices = [\"{GPU}\"]\n\
+         [[tenant]]\nname = \"both\"\nmemory_limit = \"1GiB\"\n{}",
+        window_now("office", &format!("tenants = [\"both\"]\npaused = true\ndevices = [\"{other}\"]"))
+    );
+    let world = World::start(&file);
+    world.says(&["exclusive", "one"]);
+    let said = world.says(&["resume", "both"]);
+    assert!(
+        said.contains("it was paused: window \"office\" until ") && said.contains("which tenant one has alone"),
+        "{said}"
+    );
+    let told = world.refused(&["resume", "both"], 1);
+    assert!(told.contains("`vgpu unset one` ends that"), "{told}");
 }

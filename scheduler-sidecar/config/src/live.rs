@@ -5,7 +5,8 @@
 
 use vgpu_core::units::uuid;
 
-use super::plan::{DevicePlan, TenantPlan, TermsPlan};
+use super::admit::TenantAsk;
+use super::plan::{DevicePlan, GroupLimit, TenantPlan, TermsPlan};
 use super::resolve::admission::{RefusalText, find_refusal_texts};
 use super::suggest::nearest_word;
 use crate::change::TermsChange;
@@ -157,6 +158,7 @@ pub fn differing_keys(was: &TermsPlan, now: &TermsPlan) -> Vec<&'static str> {
 }
 
 /// Checks that all tenants of the device fit on it, with `after` in place of the tenant of that name, or as one more.
+/// A misfit in which it has no part, of another group, refuses nothing.
 fn check_fit(
     device: &str,
     described: Option<&DevicePlan>,
@@ -166,8 +168,22 @@ fn check_fit(
     let is_new = tenants.iter().all(|tenant| tenant.name != after.name);
     let there = tenants.iter().map(|tenant| if tenant.name == after.name { after } else { tenant });
     let misfits = misfits_on(device, described, there.chain(is_new.then_some(after)));
-    let told: Vec<String> = misfits.into_iter().map(|misfit| misfit.words).collect();
+    let own = misfits.into_iter().filter(|misfit| misfit.is_of(&after.name));
+    let told: Vec<String> = own.map(|misfit| misfit.words).collect();
     if told.is_empty() { Ok(()) } else { Err(format!("{}; nothing was changed", told.join("; and "))) }
+}
+
+/// True if a change of a tenant counts for more on a device: a larger promise, or a larger ceiling where its group has
+/// a limit on ceilings.
+#[must_use]
+pub fn asks_for_more(devices: &[DevicePlan], before: &TenantPlan, after: &TenantPlan) -> bool {
+    let is_limited = |limit: &GroupLimit| limit.ceilings.is_some() && limit.has_tenant(after);
+    let counts_more = |was: &TermsPlan, now: &TermsPlan| {
+        let device = devices.iter().find(|device| device.name() == now.device);
+        let counted = |terms| TenantAsk::from(terms).counted_ceiling();
+        device.is_some_and(|device| device.group_limits.iter().any(is_limited)) && counted(now) > counted(was)
+    };
+    before.is_raised_by(after) || before.terms.iter().zip(&after.terms).any(|(was, now)| counts_more(was, now))
 }
 
 /// Checks that the tenant fits on each of its devices next to `tenants`; one of the same name is replaced by it.
@@ -197,6 +213,14 @@ pub struct Misfit {
     pub tenants: Vec<String>,
     /// Why it cannot be kept, with what would be accepted.
     pub words: String,
+}
+
+impl Misfit {
+    /// True if a value of the tenant is one of those that ask for too much.
+    #[must_use]
+    pub fn is_of(&self, tenant: &str) -> bool {
+        self.tenants.iter().any(|name| name == tenant)
+    }
 }
 
 /// Returns every promise to these tenants that the device cannot keep.

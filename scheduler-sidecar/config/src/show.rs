@@ -111,8 +111,8 @@ fn group_row(group: &GroupPlan) -> Vec<String> {
 }
 
 /// Inserts columns before `column`: sums of memory limits and of ceilings next to the groups' limits, each on the
-/// device that has least left. A column without a limit is left out. The first row has the heads, the others belong to
-/// the groups of `sums` in their order.
+/// device with the largest part in use. A column without a limit is left out. The first row has the heads, the others
+/// belong to the groups of `sums` in their order.
 pub fn insert_limits(rows: &mut [Vec<String>], column: usize, sums: &[Vec<GroupLimitSums>]) {
     let memory = |sums: &GroupLimitSums| {
         let limit = sums.memory_limit?;

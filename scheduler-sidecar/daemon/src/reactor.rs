@@ -328,6 +328,7 @@ impl Reactor {
         reactor.rename_changed_devices();
         reactor.warn_of_booking_names();
         reactor.apply_policies(&ChangeNote::default());
+        reactor.warn_of_misfits();
         reactor.settle_suspensions();
         reactor.wait_for_group_use();
         reactor.follow_usage();

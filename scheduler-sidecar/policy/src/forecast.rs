@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use vgpu_config::live::find_misfits;
+use vgpu_config::live::find_device_misfits;
 use vgpu_config::plan::TenantPlan;
 
 use crate::active::{PolicyInputs, is_booked_device, next_change};
@@ -185,8 +185,8 @@ impl Conflict {
     }
 }
 
-/// Returns the bookings that do not fit next to the terms and the other bookings, and those whose tenant has none of the
-/// booked devices. Windows and needs count as absent: they yield to bookings.
+/// Returns the bookings that do not fit next to the terms and the other bookings, and those whose tenant has none of
+/// the booked devices. Windows and needs count as absent: they yield to bookings.
 #[must_use]
 pub fn find_booking_conflicts(inputs: &PolicyInputs<'_>, now: i64) -> Vec<Conflict> {
     let Some(end) = inputs.bookings.iter().map(|booking| booking.until).max() else { return Vec::new() };
@@ -233,11 +233,17 @@ pub fn admission_terms(inputs: &PolicyInputs<'_>, changed: Option<&str>, now: i6
     outcomes.into_iter().map(|outcome| outcome.tenant).collect()
 }
 
-/// Returns the first moment, from `now` to before `end`, at which the terms of the file and the overrides do not
-/// fit on one of `devices`, and why. Windows and bookings that do not fit yield, and are not a reason. Changes that
-/// follow from use count as absent, as in [`admission_terms`].
+/// Returns the first moment, from `now` to before `end`, at which the terms of the file and the overrides do not fit on
+/// one of `devices`, and why, as far as `tenant` has a part in it. Windows and bookings that do not fit yield, and are
+/// not a reason. Changes that follow from use count as absent, as in [`admission_terms`].
 #[must_use]
-pub fn find_misfit_ahead(inputs: &PolicyInputs<'_>, devices: &[String], now: i64, end: i64) -> Option<(i64, String)> {
+pub fn find_misfit_ahead(
+    inputs: &PolicyInputs<'_>,
+    tenant: &str,
+    devices: &[String],
+    now: i64,
+    end: i64,
+) -> Option<(i64, String)> {
     let inputs = PolicyInputs { usage: &[], ..*inputs };
     let there = DeviceInputs::on(&inputs, &devices.iter().cloned().collect());
     let inputs = there.to_inputs(&inputs);
@@ -249,7 +255,8 @@ pub fn find_misfit_ahead(inputs: &PolicyInputs<'_>, devices: &[String], now: i64
         };
         let tenants = decision.outcomes.into_iter().map(|outcome| outcome.tenant);
         let there = add_leaving(tenants.collect(), inputs.leaving);
-        let words = find_misfits(&concerned, &there);
+        let misfits = concerned.iter().flat_map(|device| find_device_misfits(device, &there));
+        let words: Vec<String> = misfits.filter(|misfit| misfit.is_of(tenant)).map(|misfit| misfit.words).collect();
         (!words.is_empty()).then(|| (at, words.join("; and ")))
     })
 }

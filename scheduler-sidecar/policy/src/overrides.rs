@@ -67,7 +67,7 @@ impl TermsOverride {
 }
 
 /// Adds an override as the last one, and forgets those that are over. Of earlier ones for the same tenant and device
-/// with the same end it replaces a pause or its contrary, and the keys that both set. So repeated commands do not add
+/// that end no later it replaces a pause or its contrary, and the keys that both set. So repeated commands do not add
 /// up. The newest value always wins, and where it ends, an older one with a later end holds again.
 ///
 /// # Errors
@@ -80,7 +80,8 @@ pub fn add_override(all: &mut Vec<TermsOverride>, new: TermsOverride) -> Result<
         if other.tenant != new.tenant || other.device != new.device || other.kind() != new.kind() {
             return true;
         }
-        if other.until != new.until {
+        let ends_later = new.until.is_some_and(|end| other.until.is_none_or(|until| until > end));
+        if ends_later {
             return true;
         }
         match (&mut other.action, &new.action) {
@@ -145,8 +146,12 @@ mod tests {
             for until in [None, Some(9)] {
                 add_override(&mut all, TermsOverride { action: action.clone(), ..terms("", until) }).unwrap();
             }
-            let ends: Vec<_> = all.iter().map(|change| change.until).collect();
-            assert_eq!(ends, [None, Some(9)]);
+            let ends = |all: &[TermsOverride]| all.iter().map(|change| change.until).collect::<Vec<_>>();
+            assert_eq!(ends(&all), [None, Some(9)]);
+            add_override(&mut all, TermsOverride { action: action.clone(), ..terms("", Some(10)) }).unwrap();
+            assert_eq!(ends(&all), [None, Some(10)], "repeated commands do not add up");
+            add_override(&mut all, TermsOverride { action, ..terms("", None) }).unwrap();
+            assert_eq!(ends(&all), [None]);
         }
     }
 

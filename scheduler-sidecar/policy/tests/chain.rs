@@ -336,8 +336,13 @@ fn a_window_above_a_groups_limit_is_given_up_and_no_window_of_another_group() {
     let plan = plan(&grouped(&swap));
     assert_eq!(decide(&inputs(&plan, &[]), at("2026-11-27T10:30Z")).refused, []);
     let raise = [overrides("a", limit("30"), "2026-11-27T10:30Z", None)];
-    let ahead =
-        find_misfit_ahead(&inputs(&plan, &raise), &["0".to_owned()], at("2026-11-27T09:00Z"), at("2026-11-28T00:00Z"));
+    let ahead = find_misfit_ahead(
+        &inputs(&plan, &raise),
+        "a",
+        &["0".to_owned()],
+        at("2026-11-27T09:00Z"),
+        at("2026-11-28T00:00Z"),
+    );
     assert_eq!(ahead, None, "the window that does not fit next to the override is given up");
 }
 
@@ -370,8 +375,9 @@ fn a_booking_or_an_override_above_a_groups_limit_does_not_fit() {
     );
     assert!(set("c", "100").is_ok() && set("b", "39").is_ok());
     let changes = [overrides("b", limit("45"), "2026-11-27T00:00Z", Some("2026-11-27T02:00Z"))];
-    let ahead =
-        |from: &str| find_misfit_ahead(&inputs(&plan, &changes), &["0".to_owned()], at(from), at("2026-11-28T00:00Z"));
+    let ahead = |from: &str| {
+        find_misfit_ahead(&inputs(&plan, &changes), "b", &["0".to_owned()], at(from), at("2026-11-28T00:00Z"))
+    };
     assert!(ahead("2026-11-27T01:00Z").is_some_and(|(_, words)| words.contains("85 % (a 40 %, b 45 %)")));
     assert_eq!(ahead("2026-11-27T02:00Z"), None);
 }
@@ -387,7 +393,7 @@ fn terms_may_change_places_at_one_moment() {
     let floor = WrittenChange { sm_request: Some("70".into()), ..WrittenChange::default() };
     let raise = |until| [overrides("b", OverrideAction::Terms(Box::new(floor.clone())), "2026-11-27T23:00Z", until)];
     let ahead = |changes: &[TermsOverride], end: &str| {
-        find_misfit_ahead(&inputs(&plan, changes), &["0".to_owned()], at("2026-11-27T23:00Z"), at(end))
+        find_misfit_ahead(&inputs(&plan, changes), "b", &["0".to_owned()], at("2026-11-27T23:00Z"), at(end))
     };
     assert_eq!(ahead(&raise(Some("2026-11-28T05:00Z")), "2026-11-28T05:00Z"), None);
     let (moment, words) = ahead(&raise(None), "2026-12-05T00:00Z").unwrap();
@@ -427,6 +433,7 @@ fn a_window_that_comes_after_a_far_booking_is_followed_for_a_week() {
     ];
     let found = find_misfit_ahead(
         &inputs(&plan, &changes),
+        "a",
         &["0".to_owned()],
         at("2026-11-27T12:00Z"),
         at("2027-03-20T00:00Z"),
@@ -498,7 +505,7 @@ fn a_promise_is_admitted_next_to_the_terms_without_the_changes_that_follow_from_
         let changes = [overrides(of, OverrideAction::Terms(Box::new(written)), "2026-11-27T12:00Z", None)];
         let counted = admission_terms(&inputs_with(&plan, usage, &[]), Some(of), now);
         let now_fits = apply_change(&plan.devices, &counted, of, None, &change).is_ok();
-        let later = find_misfit_ahead(&inputs_with(&plan, usage, &changes), &["0".to_owned()], now, now + WEEK);
+        let later = find_misfit_ahead(&inputs_with(&plan, usage, &changes), of, &["0".to_owned()], now, now + WEEK);
         (now_fits, later.is_none())
     };
     assert_eq!(admits(&restricted, "b", "60"), (false, false), "the period of the quota ends");

@@ -1,5 +1,5 @@
-//! Random mixes of all policies: at every moment the terms fit, restrictions hold, no device is left unused, and what is
-//! over leaves nothing behind.
+//! Random mixes of all policies: at every moment the terms fit, restrictions hold, no device is left unused, and what
+//! is over leaves nothing behind.
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
@@ -152,12 +152,19 @@ impl Mix {
     }
 
     /// True if all terms fit from now on, by the daemon's rule.
-    fn fits_ahead(&self, overrides: &[TermsOverride], devices: &[String], now: i64, until: Option<i64>) -> bool {
+    fn fits_ahead(
+        &self,
+        overrides: &[TermsOverride],
+        tenant: &str,
+        devices: &[String],
+        now: i64,
+        until: Option<i64>,
+    ) -> bool {
         let ends = overrides.iter().filter_map(|change| change.until);
         let last = ends.chain(self.plan.bookings.iter().map(|booking| booking.until)).fold(now, i64::max);
         let conflicts = |overrides| find_booking_conflicts(&self.inputs(overrides), now);
         let known: Vec<String> = conflicts(&self.overrides).into_iter().map(|conflict| conflict.name).collect();
-        find_misfit_ahead(&self.inputs(overrides), devices, now, until.unwrap_or(last + HORIZON)).is_none()
+        find_misfit_ahead(&self.inputs(overrides), tenant, devices, now, until.unwrap_or(last + HORIZON)).is_none()
             && conflicts(overrides).iter().all(|conflict| known.contains(&conflict.name))
     }
 
@@ -168,7 +175,7 @@ impl Mix {
         let own: Vec<String> = tenant.terms.iter().map(|terms| terms.device.clone()).collect();
         let Some(action) = command.action.clone() else {
             let left: Vec<_> = self.overrides.iter().filter(|change| change.tenant != name).cloned().collect();
-            return self.fits_ahead(&left, &own, now, None).then(|| self.overrides = left).is_some();
+            return self.fits_ahead(&left, &name, &own, now, None).then(|| self.overrides = left).is_some();
         };
         let until = command.lasts.map(|hours| now + hours * HOUR);
         let mut device = None;
@@ -185,10 +192,12 @@ impl Mix {
         let mut ahead = self.overrides.clone();
         add_override(
             &mut ahead,
-            TermsOverride { tenant: name, device, action, since: now, until, by_uid: 0, reason: None },
+            TermsOverride { tenant: name.clone(), device, action, since: now, until, by_uid: 0, reason: None },
         )
         .unwrap();
-        (touched.is_empty() || self.fits_ahead(&ahead, &touched, now, until)).then(|| self.overrides = ahead).is_some()
+        (touched.is_empty() || self.fits_ahead(&ahead, &name, &touched, now, until))
+            .then(|| self.overrides = ahead)
+            .is_some()
     }
 
     /// Checks a decision.

@@ -175,7 +175,7 @@ fn group_refusal_text(
                 "leaves tenant {tenant} without a memory limit on device {device}, and the memory_limit of its group \
                  {group:?} is {most}"
             );
-            let accepted = format!("a memory_limit of at most {most}");
+            let accepted = format!("a memory_limit of the tenant; those of the group may add up to {most}");
             let of_group = format!("needs a memory limit of each tenant, and {tenant} has none on device {device}");
             let change = format!("a memory_limit of tenant {tenant}, or \"unlimited\"");
             RefusalText { tenants: vec![own[at]], ..text(at, "memory_limit", what, accepted, (of_group, change)) }
@@ -201,7 +201,8 @@ fn group_refusal_text(
                 "brings the sm_limits of group {group:?} on device {device} to {total} % ({all}), and the group's \
                  sm_limit is {most}"
             );
-            let accepted = format!("at most {most} together, or a larger sm_limit of the group");
+            let larger = if most.is_all() { "sm_limit = \"unlimited\" for" } else { "a larger sm_limit of" };
+            let accepted = format!("at most {most} together, or {larger} the group");
             let of_group = format!("is less than the {total} % of the group's tenants on device {device} ({all})");
             let is_share = asked <= Share::WHOLE_DEVICE.as_permille().into();
             let larger = if is_share { format!("at least {total} %") } else { "\"unlimited\"".to_owned() };

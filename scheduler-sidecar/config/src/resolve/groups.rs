@@ -406,7 +406,8 @@ mod tests {
                 "f:9:16: group.memory_limit = \"50GiB\" needs a memory limit of each tenant, and web has none on device 1, in \
                  line 11; accepted: a memory_limit of tenant web, or \"unlimited\"",
                 "f:11:8: tenant.name = \"web\" leaves tenant web without a memory limit on device 1, and the memory_limit \
-                 of its group \"lab\" is 50 GiB, in line 9; accepted: a memory_limit of at most 50 GiB",
+                 of its group \"lab\" is 50 GiB, in line 9; accepted: a memory_limit of the tenant; those of the \
+                 group may add up to 50 GiB",
             ],
         );
         assert_told(&format!("{}{free}", limited("memory_limit = \"unlimited\"\nsm_limit = \"unlimited\"\n")), &[]);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use vgpu_core::limits::Mode;
 
 use super::places::lasting_name;
-use super::policies::{ChangeNote, PolicySnapshot};
+use super::policies::{ChangeNote, ENDLESS_WORDS, PolicySnapshot};
 use super::tenants::Lifetime;
 use super::{Reactor, arbiter_number};
 use crate::config::{TenantConfig, device_name};
@@ -160,14 +160,21 @@ impl Reactor {
         let change = TermsOverride { device, ..new_override(name, action, lasting, who)? };
         let mut ahead = self.policy_givens();
         add_override(&mut ahead.overrides, change.clone())?;
-        let known = self.known_conflicts();
-        let check = |givens: &PolicySnapshot| givens.check_ahead(&touched, change.since, change.until, &known);
-        if let Err(why) = check(&ahead) {
-            // Slots that wait may need more than there is. A change that promises nothing more is not refused for that.
-            let own = tenants.iter().find(|tenant| tenant.name == name);
-            let raises = own.is_none_or(|own| own.is_raised_by(&changed.tenant));
-            if raises || check(&self.policy_givens()).is_ok() {
-                return Err(why);
+        let before = self.policy_givens();
+        // With an end it outlives the overrides without one.
+        let later =
+            change.until.map(|_| (ahead.clone().without_endless(), before.clone().without_endless(), ENDLESS_WORDS));
+        for (ahead, before, ends) in std::iter::once((ahead, before, "")).chain(later) {
+            let known = before.conflicting_bookings(change.since);
+            let changed_here = Some((name, touched.as_slice()));
+            let check = |givens: &PolicySnapshot| givens.check_ahead(changed_here, change.since, change.until, &known);
+            if let Err(why) = check(&ahead) {
+                // Slots that wait may need more than there is. A change that promises no more is not refused for that.
+                let own = tenants.iter().find(|tenant| tenant.name == name);
+                let raises = own.is_none_or(|own| live::asks_for_more(&devices, own, &changed.tenant));
+                if raises || check(&before).is_ok() {
+                    return Err(format!("{why}{ends}"));
+                }
             }
         }
         let until = change.until;
@@ -203,6 +210,18 @@ impl Reactor {
         notes
     }
 
+    /// Says that an earlier command of the same kind ends later than this one.
+    fn later_end_note(&self, name: &str, action: &OverrideAction, until: Option<i64>) -> Option<String> {
+        match self.policies.last_end(name, action)? {
+            last if last == until => None,
+            None => Some("an earlier command without an end stays in force after that".to_owned()),
+            Some(last) => {
+                let last = self.policies.format_time(last);
+                Some(format!("an earlier command stays in force after that, until {last}"))
+            }
+        }
+    }
+
     fn is_observed(&self, name: &str) -> bool {
         let room = self.rooms.values().find(|room| !room.is_removed() && room.tenant.name == name);
         room.is_some_and(|room| room.tenant.mode == Mode::Observe)
@@ -223,7 +242,8 @@ impl Reactor {
         self.add_override(change, &note)?;
         let (by_uid, by_pid, reason) = (who.uid, who.pid, &lasting.reason);
         info!(kind = "tenant.paused", tenant = %name, by_uid, by_pid, reason, until, "tenant paused");
-        let notes = self.lasting_note(until, "it lasts until `vgpu resume` or a restart of the daemon");
+        let mut notes = self.lasting_note(until, "it lasts until `vgpu resume` or a restart of the daemon");
+        notes.extend(self.later_end_note(name, &OverrideAction::Pause, until));
         self.change_result(name, if was { Vec::new() } else { vec!["paused".to_owned()] }, notes)
     }
 
@@ -235,20 +255,23 @@ impl Reactor {
         let is_pause = |change: &TermsOverride| change.tenant == name && change.action == OverrideAction::Pause;
         self.end_overrides(is_pause, &note)?;
         let mut notes = Vec::new();
-        if let Some(pause) = self.policies.pause_cause(name).cloned() {
-            let (until, words) = (pause.until, pause.to_words(clock::unix_seconds()));
+        if let Some(other) = self.policies.pause_cause(name).cloned() {
+            let alone = |other: &Cause| {
+                let other = &other.name;
+                format!(
+                    "tenant {name} is paused because tenant {other} has the devices alone; `vgpu unset {other}` ends that"
+                )
+            };
+            // Only the pause of a window or of use can be lifted.
+            let Some(pause) = self.policies.planned_pause(name).cloned() else { return Err(alone(&other)) };
             let run = new_override(name, OverrideAction::Run, &ChangeLasting::default(), who)?;
-            let run = TermsOverride { until, ..run };
-            if let Some((Cause { name: other, .. }, devices)) = self.lasting_pause(name, &run)? {
-                let Some(devices) = devices else {
-                    return Err(format!(
-                        "tenant {name} is paused because tenant {other} has the devices alone; `vgpu unset {other}` ends that"
-                    ));
-                };
-                notes.push(format!("it stays paused on device {devices}, which tenant {other} has alone"));
+            let run = TermsOverride { until: pause.until, ..run };
+            if let Some((other, devices)) = self.lasting_pause(name, &run)? {
+                let Some(devices) = devices else { return Err(alone(&other)) };
+                notes.push(format!("it stays paused on device {devices}, which tenant {} has alone", other.name));
             }
             self.add_override(run, &note)?;
-            notes.push(format!("it was paused: {words}; it launches until then"));
+            notes.push(format!("it was paused: {}; it launches until then", pause.to_words(clock::unix_seconds())));
         }
         if self.leases.is_suspended(arbiter_number(id)) {
             let words = self.suspension_words(id).unwrap_or_default();
@@ -281,6 +304,7 @@ impl Reactor {
         let (by_uid, by_pid, reason) = (who.uid, who.pid, &lasting.reason);
         info!(kind = "tenant.exclusive", tenant = %name, by_uid, by_pid, reason, until, "tenant has its devices alone");
         let mut notes = self.lasting_note(until, "it lasts until `vgpu unset` or a restart of the daemon");
+        notes.extend(self.later_end_note(name, &OverrideAction::Exclusive, until));
         let paused: Vec<String> =
             self.policies.paused_tenants().into_iter().filter(|paused| !before.contains(paused)).collect();
         if !paused.is_empty() {
@@ -309,7 +333,8 @@ impl Reactor {
         let of_name = |tenant: &&TenantPlan| tenant.name == name;
         let terms = givens.tenants.iter().find(of_name).map(|tenant| tenant.terms.clone()).unwrap_or_default();
         let devices: Vec<String> = terms.into_iter().map(|terms| terms.device).collect();
-        if let Err(why) = givens.check_ahead(&devices, clock::unix_seconds(), None, &known) {
+        let changed = Some((name, devices.as_slice()));
+        if let Err(why) = givens.check_ahead(changed, clock::unix_seconds(), None, &known) {
             // A pause and exclusive use promise nothing, so they end in any case.
             let note = note_about(name, "its pause and its exclusive use were ended", &ChangeLasting::default(), who);
             self.end_overrides(|change| is_own(change) && !matches!(change.action, OverrideAction::Terms(_)), &note)?;

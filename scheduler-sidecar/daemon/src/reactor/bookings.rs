@@ -19,6 +19,7 @@ use vgpu_policy::stage::PolicyStage;
 use super::Reactor;
 use super::admin::{check_reason, note_about};
 use super::places::{lasting_name, present_name};
+use super::policies::ENDLESS_WORDS;
 use crate::connection::PeerCredentials;
 
 /// Most bookings that commands made and that are not over.
@@ -63,16 +64,11 @@ impl Reactor {
         }
         ahead.bookings.push(booking.read(str::to_owned)?);
         let before = self.policy_givens();
-        for (ahead, before, ends) in [
-            (ahead.clone(), before.clone(), ""),
-            (
-                ahead.without_endless(),
-                before.without_endless(),
-                "; changes by `vgpu set` without --for end with a reload",
-            ),
-        ] {
+        for (ahead, before, ends) in
+            [(ahead.clone(), before.clone(), ""), (ahead.without_endless(), before.without_endless(), ENDLESS_WORDS)]
+        {
             let known = before.conflicting_bookings(now);
-            ahead.check_ahead(&[], now, Some(now), &known).map_err(|why| format!("{why}{ends}"))?;
+            ahead.check_ahead(None, now, Some(now), &known).map_err(|why| format!("{why}{ends}"))?;
         }
         let what = format!("booking {:?} from {}", booking.name, self.policies.format_time(booking.from));
         let mut kept = self.policies.kept.clone();

@@ -145,6 +145,20 @@ impl PolicyState {
         self.outcomes.get(tenant).is_some_and(|outcome| outcome.paused_on.contains(device))
     }
 
+    /// The cause of a tenant's pause by a window or by its use, also where the tenant is paused for other reasons too.
+    pub fn planned_pause(&self, tenant: &str) -> Option<&Cause> {
+        let steps = self.steps_of(tenant).iter().rev().map(|step| (step.key, step.value.as_str(), &step.cause));
+        let mut planned = steps
+            .filter(|(key, value, cause)| *key == "paused" && *value == "true" && cause.stage != PolicyStage::Override);
+        planned.next().map(|(_, _, cause)| cause)
+    }
+
+    /// The latest end of the overrides of this kind for a tenant; inner `None`: one has no end.
+    pub fn last_end(&self, tenant: &str, action: &OverrideAction) -> Option<Option<i64>> {
+        let own = self.kept.overrides.iter().filter(|change| change.tenant == tenant && change.action == *action);
+        own.map(|change| change.until).reduce(|one, other| one.zip(other).map(|(one, other)| one.max(other)))
+    }
+
     /// The cause of a tenant's pause on any of its devices.
     pub fn pause_cause(&self, tenant: &str) -> Option<&Cause> {
         self.outcomes.get(tenant)?.pause_cause()
@@ -267,6 +281,9 @@ fn lasting(kept: &KeptChanges) -> KeptChanges {
     KeptChanges { overrides, ..kept.clone() }
 }
 
+/// Said where something fits only beside overrides that end with the file.
+pub(super) const ENDLESS_WORDS: &str = "; changes by `vgpu set` without --for end with a reload";
+
 /// Owned copies of everything that `decide` reads.
 #[derive(Clone)]
 pub(super) struct PolicySnapshot {
@@ -297,17 +314,24 @@ impl PolicySnapshot {
         find_booking_conflicts(&self.to_inputs(), now).into_iter().map(|conflict| conflict.name).collect()
     }
 
-    /// Checks that everything fits from now on: the terms of the file with the overrides on these devices, until
-    /// `end`, and every booking that is not in `known`, the names of those that did not fit before.
+    /// Checks that everything fits from now on: the terms of the file with the overrides of a `changed` tenant on these
+    /// devices, until `end`, and every booking that is not in `known`, the names of those that did not fit before.
     ///
     /// # Errors
     /// A message: what does not fit and when.
-    pub fn check_ahead(&self, devices: &[String], now: i64, end: Option<i64>, known: &[String]) -> Result<(), String> {
+    pub fn check_ahead(
+        &self,
+        changed: Option<(&str, &[String])>,
+        now: i64,
+        end: Option<i64>,
+        known: &[String],
+    ) -> Result<(), String> {
         let inputs = self.to_inputs();
         let ends = self.overrides.iter().filter_map(|change| change.until);
         let last = ends.chain(self.bookings.iter().map(|booking| booking.until)).fold(now, i64::max);
         let end = end.unwrap_or(last.saturating_add(HORIZON_SECONDS));
-        if let Some((at, words)) = find_misfit_ahead(&inputs, devices, now, end) {
+        let misfit = |(tenant, devices)| find_misfit_ahead(&inputs, tenant, devices, now, end);
+        if let Some((at, words)) = changed.and_then(misfit) {
             let when = format_time(&self.zone, at);
             return Err(format!("from {when} on it does not fit: {words}; nothing was changed"));
         }
@@ -347,7 +371,7 @@ impl Reactor {
         };
         // A booking that fits only beside an override without an end is broken by the file too.
         let known = givens(before).conflicting_bookings(now);
-        givens(plan).without_endless().check_ahead(&[], now, Some(now), &known)
+        givens(plan).without_endless().check_ahead(None, now, Some(now), &known)
     }
 
     /// Collects what the policies decide about.
@@ -567,10 +591,11 @@ impl Reactor {
         givens.overrides.retain(|change| change.tenant != tenant.name);
         givens.tenants.push(tenant.clone());
         let devices: Vec<String> = tenant.terms.iter().map(|terms| terms.device.clone()).collect();
-        givens.check_ahead(&devices, clock::unix_seconds(), None, &self.known_conflicts())
+        let changed = Some((tenant.name.as_str(), devices.as_slice()));
+        givens.check_ahead(changed, clock::unix_seconds(), None, &self.known_conflicts())
     }
 
-    /// Warns of overrides that do not fit a file that was read again or the devices that the driver named.
+    /// Warns of overrides that do not fit the file that was read or the devices that the driver named.
     pub(super) fn warn_of_misfits(&self) {
         if !self.policies.kept.overrides.iter().any(|change| matches!(change.action, OverrideAction::Terms(_))) {
             return;

@@ -284,8 +284,8 @@ impl Reactor {
             self.evacuated.look_soon();
             self.groups.forget_schedule();
         }
-        // A window or a booking that did not fit may fit now. It is not decided here, because rooms are also forgotten while
-        // no plan is in force, between an old one and its successor.
+        // A window or a booking that did not fit may fit now. It is not decided here, because rooms are also forgotten
+        // while no plan is in force, between an old one and its successor.
         if self.rooms.len() < before && !self.policies.refused.is_empty() {
             self.policies.decide_soon();
         }

@@ -64,6 +64,7 @@ impl Reactor {
         let owner = stored.owner.map(|owner| open_process(owner.pid).filter(|(process, _)| *process == owner));
         if owner.as_ref().is_some_and(Option::is_none) || stored.ends_ns.is_some_and(|ends| ends <= clock::now()) {
             info!(kind = "tenant.removed", tenant = %name, "its process or its time ended while it was not served");
+            self.policies.forget_tenant(&name);
             self.added.remove_file(&name);
             return self.keep_promise(stored);
         }
@@ -161,6 +162,8 @@ impl Reactor {
         let ended = self.added.leaving.iter().filter(|(_, left)| is_over(left)).map(|(name, _)| name.clone());
         for name in ended.collect::<Vec<_>>() {
             let Some((_, plan)) = self.added.leaving.remove(&name) else { continue };
+            // A window or a booking that did not fit may fit now.
+            self.policies.decide_soon();
             self.added.remove_file(&name);
             if !self.rooms.values().any(|room| room.tenant.name == name) {
                 remove_dir(&plan.socket);
