@@ -142,8 +142,8 @@ pub struct GraphBacking {
 /// Smallest number of places in a table of blocks.
 const MIN_PLACES: usize = 64;
 
-/// The blocks of a pool that the program holds: a table with open addressing. A program that frees a block soon gets
-/// the same one again, so a freed block keeps its place until the table is full and built again.
+/// The blocks of a pool that the program holds: a table with open addressing. A freed block often returns at the same
+/// address soon. So it keeps its place until the table is full and is rebuilt.
 #[derive(Default)]
 pub(super) struct HeldBlocks {
     /// Address and bytes of each block, in the first unused place from the address's own on. Address 0: unused; bytes
@@ -181,7 +181,7 @@ impl HeldBlocks {
         self.place_of(address).is_some_and(|place| place.1 > 0)
     }
 
-    /// The place of an address, or the one that it would take. `None`: the table has no place.
+    /// The place of an address, or the one that it would take. `None`: the table has no places yet.
     #[inline]
     fn place_of(&mut self, address: u64) -> Option<&mut (u64, u64)> {
         let mut index = slot_of(address, self.places.len());
@@ -243,7 +243,7 @@ impl PoolState {
         self.blocks.held == 0 && self.frees_in_flight == 0
     }
 
-    /// Begins the free of a block that is not in `blocks`.
+    /// Begins the free of a block that the caller has already taken out of `blocks`.
     #[inline]
     pub(super) fn begin_free(&mut self, address: u64, bytes: u64) -> PendingFree {
         self.requests += 1;

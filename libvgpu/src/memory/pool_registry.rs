@@ -219,8 +219,8 @@ fn slab_pool(address: u64) -> &'static AtomicU32 {
 /// The only pool that may have a block at `address`.
 ///
 /// # Cost
-/// Some loads for a device's default pool; a lock for pools that the program created. If several pools had blocks in
-/// the same slab, the lock of each pool.
+/// A few loads find a device's default pool. A pool that the program created takes the list's lock too. If several
+/// pools had blocks in the same slab, each of their locks is taken.
 #[inline(always)] // hot, and it has two callers
 pub(super) fn find_pool(address: u64) -> Option<PoolRef> {
     let id = slab_pool(address).load(Acquire);

@@ -17,7 +17,8 @@ pub(super) fn expect_none() {
     MAY_SHRINK.store(false, Release);
 }
 
-/// Whether the end of a wait must be noted: pools, or deferred frees, may have given memory back in it.
+/// True if pools or deferred frees may give memory back in a wait. The end of that wait must then be reported to the
+/// pools.
 ///
 /// # Cost
 /// One load.

@@ -248,7 +248,7 @@ fn a_group_with_limits_has_no_more_than_these_by_set_by_added_tenants_by_booking
     reload_refused(&sections(night), "window.name = \"night\" does not fit from ");
     assert_eq!(promised(&world), (40, 90.0));
 
-    // A daemon that starts again judges its stored tenant by the file of then.
+    // After a restart, the daemon checks its stored tenant against the file as it is now.
     let dir = world.kill();
     fs::write(dir.path().join("vgpud.toml"), format!("{BASE}{smaller}")).unwrap();
     let world = restart(dir);

@@ -173,8 +173,8 @@ fn check_fit(
     if told.is_empty() { Ok(()) } else { Err(format!("{}; nothing was changed", told.join("; and "))) }
 }
 
-/// True if a change of a tenant counts for more on a device: a larger promise, or a larger ceiling where its group has
-/// a limit on ceilings.
+/// True if the tenant asks for more on a device after the change: more memory, a larger floor, or a larger ceiling
+/// where its group limits ceilings.
 #[must_use]
 pub fn asks_for_more(devices: &[DevicePlan], before: &TenantPlan, after: &TenantPlan) -> bool {
     let is_limited = |limit: &GroupLimit| limit.ceilings.is_some() && limit.has_tenant(after);

@@ -110,8 +110,8 @@ fn group_row(group: &GroupPlan) -> Vec<String> {
     ]
 }
 
-/// Inserts columns before `column`: sums of memory limits and of ceilings next to the groups' limits, each on the
-/// device with the largest part in use. A column without a limit is left out. The first row has the heads, the others
+/// Inserts columns before `column`: sums of memory limits and of ceilings next to the groups' limits. Each shows the
+/// device with the largest part in use. A column without a limit is left out. The first row has the headers. The others
 /// belong to the groups of `sums` in their order.
 pub fn insert_limits(rows: &mut [Vec<String>], column: usize, sums: &[Vec<GroupLimitSums>]) {
     let memory = |sums: &GroupLimitSums| {

@@ -197,7 +197,7 @@ impl ActionRunner {
         self.0.book.lock().once.withdraw(tenant);
     }
 
-    /// A runner without actions, whose runs all wait.
+    /// A runner without threads: every run stays in the queue.
     #[cfg(test)]
     pub fn without_threads() -> Self {
         let runner = Self::new(&[], Vec::new());

@@ -201,8 +201,8 @@ fn apply_to_device(devices: &[DevicePlan], policy: &ActivePolicy<'_>, outcome: &
     outcome.tenant.terms[at] = after;
 }
 
-/// Returns the keys whose values may not fit any more because this key changed: a larger promise, a ceiling below the
-/// floor, or more of what a group may have.
+/// Returns the keys whose values may not fit any more after `key` changed. That is so after a larger floor or memory
+/// limit, after a ceiling below the floor, and after a larger part of what a group may have.
 fn strained_keys(before: &TermsPlan, after: &TermsPlan, key: &str) -> Vec<&'static str> {
     let is_more_memory = after.memory.is_none_or(|now| before.memory.is_some_and(|was| now > was));
     let is_below_floor = after.ceiling.is_some_and(|ceiling| after.floor.is_some_and(|floor| floor > ceiling));

@@ -233,9 +233,9 @@ pub fn admission_terms(inputs: &PolicyInputs<'_>, changed: Option<&str>, now: i6
     outcomes.into_iter().map(|outcome| outcome.tenant).collect()
 }
 
-/// Returns the first moment, from `now` to before `end`, at which the terms of the file and the overrides do not fit on
-/// one of `devices`, and why, as far as `tenant` has a part in it. Windows and bookings that do not fit yield, and are
-/// not a reason. Changes that follow from use count as absent, as in [`admission_terms`].
+/// Returns the first moment in `now..end` at which the terms of the file with the overrides do not fit on `devices`,
+/// and why. Only misfits in which `tenant` has a part count. Windows and bookings that do not fit yield, and are not a
+/// reason. Changes that follow from use count as absent, as in [`admission_terms`].
 #[must_use]
 pub fn find_misfit_ahead(
     inputs: &PolicyInputs<'_>,

@@ -152,7 +152,7 @@ pub struct PoolAccount {
     /// Bytes that the program has allocated and not freed, by its calls.
     live: u64,
     /// Bytes of the call in progress that pledged nothing, because it is known to fit into free memory of the pool. 0:
-    /// there is none. There is never more than one.
+    /// no such call is in progress. At most one is at a time.
     inside: u64,
     /// Number of calls in progress.
     calls: u32,

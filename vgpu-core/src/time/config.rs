@@ -61,8 +61,8 @@ pub const BASE: TimeConfig = TimeConfig::DEFAULT;
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// The time over which shares are promised. A tenant owes at most this much device time, and an exception from leases
-/// lasts this long.
+/// The time over which shares are promised: 10 s. A tenant owes at most this much device time. Gangs that wait for each
+/// other crosswise share their devices without leases for this long.
 pub const PROMISED_OVER_NS: u64 = 10_000 * MS;
 /// A ceiling keeps at most this much unused time, times the ceiling.
 pub const BURST_NS: u64 = 50 * MS;

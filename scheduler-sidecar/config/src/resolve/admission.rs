@@ -71,7 +71,7 @@ pub(crate) struct RefusalText {
     group: Option<GroupText>,
 }
 
-/// The same refusal in the words of the group's section.
+/// A group's refusal as it is reported at the section `[[group]]`. [`RefusalText`] is the report at the tenant.
 struct GroupText {
     group: String,
     what: String,

@@ -196,7 +196,7 @@ impl GroupResolver<'_, '_> {
         }
     }
 
-    /// Refuses a limit that the same limit of a group above never lets the tenants reach.
+    /// Refuses a limit of a subgroup that is larger than the same limit of a group above it.
     fn refuse_limits_above_parents(&mut self, raw: &RawFile) {
         let named = || raw.groups.iter().filter_map(|group| Some((group, group.name.as_ref()?)));
         for ((group, name), (above, other)) in named().flat_map(|below| named().map(move |above| (below, above))) {

@@ -83,7 +83,8 @@ impl DeadlineFollower {
         self.changes.iter()
     }
 
-    /// Forgets all tenants but these, because their deadline has no effect any longer. Returns true if there was one.
+    /// Forgets every tenant that is not in `names`: its deadline has no effect any longer. Returns true if there was
+    /// one.
     fn keep_only(&mut self, names: &BTreeSet<&str>) -> bool {
         let before = self.kept.len();
         self.kept.retain(|name, _| names.contains(name.as_str()));

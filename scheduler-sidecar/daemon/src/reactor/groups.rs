@@ -134,7 +134,7 @@ impl GroupState {
     }
 }
 
-/// The limits by their names. Of two that differ in their amount alone the smaller one counts: it decides.
+/// The quotas by their keys. Of two that differ in their amount alone, the smaller one is kept: it is used up first.
 fn by_limit(states: Vec<QuotaState>) -> BTreeMap<LimitKey, QuotaState> {
     let mut limits: BTreeMap<LimitKey, QuotaState> = BTreeMap::new();
     for state in states {

@@ -314,8 +314,8 @@ impl PolicySnapshot {
         find_booking_conflicts(&self.to_inputs(), now).into_iter().map(|conflict| conflict.name).collect()
     }
 
-    /// Checks that everything fits from now on: the terms of the file with the overrides of a `changed` tenant on these
-    /// devices, until `end`, and every booking that is not in `known`, the names of those that did not fit before.
+    /// Checks that everything fits from `now` until `end`. `changed`: the tenant and the devices whose terms are
+    /// checked. The bookings named in `known` did not fit before and are not checked.
     ///
     /// # Errors
     /// A message: what does not fit and when.
@@ -528,8 +528,8 @@ impl Reactor {
         use_words.into_iter().chain(chain).collect()
     }
 
-    /// The exclusive use by another tenant that would still pause this one after the override, and the devices on which
-    /// it would; `None` for the devices: the override would let the tenant launch on none.
+    /// The exclusive use that would still pause the tenant with the override `run` in force, and the names of the
+    /// devices. Inner `None`: the override would help on no device. Outer `None`: nothing would pause it.
     ///
     /// # Errors
     /// A message: there are too many overrides.

@@ -28,8 +28,8 @@ impl Reactor {
             // The last followed tenant lost its keys by the last decision.
             self.policies.needs.forget_use(&self.journal);
         }
-        // At rest nothing changes, so the lists are compared where they lie. A decision also ends looks without a
-        // policy.
+        // Usually nothing changes, so the lists are compared without a copy. A decision also stops the looks at use
+        // when no policy needs them any more.
         if !(groups || needs) || !self.usage_changes().eq(&self.policies.usage) {
             self.policies.usage = self.usage_changes().cloned().collect();
             self.apply_policies(&ChangeNote::default());
