@@ -158,10 +158,15 @@ mod tests {
     #[test]
     fn there_is_a_bound() {
         let mut all = Vec::new();
-        for end in 0..i64::try_from(MAX_OVERRIDES).unwrap() {
-            add_override(&mut all, terms("10", Some(10 + end))).unwrap();
+        let of = |number: usize, since| {
+            let until = (number == 0).then_some(10);
+            TermsOverride { tenant: format!("t{number}"), since, ..terms("10", until) }
+        };
+        for number in 0..MAX_OVERRIDES {
+            add_override(&mut all, of(number, 1)).unwrap();
         }
-        assert!(add_override(&mut all, terms("10", None)).unwrap_err().contains("accepted: fewer"));
-        add_override(&mut all, TermsOverride { since: 10, ..terms("10", None) }).unwrap(); // one is over by then
+        let one_more = |all: &mut Vec<_>, since| add_override(all, of(MAX_OVERRIDES, since));
+        assert!(one_more(&mut all, 9).unwrap_err().contains("accepted: fewer"));
+        one_more(&mut all, 10).unwrap(); // the first one is over
     }
 }
