@@ -80,8 +80,12 @@ pub fn add_override(all: &mut Vec<TermsOverride>, new: TermsOverride) -> Result<
         if other.tenant != new.tenant || other.device != new.device || other.kind() != new.kind() {
             return true;
         }
-        let ends_later = new.until.is_some_and(|end| other.until.is_none_or(|until| until > end));
-        if ends_later {
+        // One without an end may end before one with an end, with the file or the daemon. So neither replaces the other.
+        let ends_no_later = match (other.until, new.until) {
+            (Some(other), Some(new)) => other <= new,
+            (other, new) => other == new,
+        };
+        if !ends_no_later {
             return true;
         }
         match (&mut other.action, &new.action) {
@@ -151,7 +155,7 @@ mod tests {
             add_override(&mut all, TermsOverride { action: action.clone(), ..terms("", Some(10)) }).unwrap();
             assert_eq!(ends(&all), [None, Some(10)], "repeated commands do not add up");
             add_override(&mut all, TermsOverride { action, ..terms("", None) }).unwrap();
-            assert_eq!(ends(&all), [None]);
+            assert_eq!(ends(&all), [Some(10), None], "a restart may end the newer one first");
         }
     }
 
