@@ -4,6 +4,7 @@
 //! - [`slabs`]: small requests that share memory of the driver; [`physical`]: the virtual-memory calls
 //! - [`pool_entry`], [`pool_registry`], [`pools`], [`graphs`]: memory that pools and graphs hold
 //! - [`deferred_frees`]: frees that a stream has not reached; [`in_flight_frees`]: frees that are being made
+//! - `shrink_flag`: whether the next call that waits must check the pools
 //! - [`shares`], [`open_imports`], [`refcounted_charge`]: memory with several holders
 //! - [`overhead`]: memory that the driver takes beyond requests
 

@@ -1,5 +1,5 @@
 //! Changes that are in force at a moment: of windows, bookings, groups, needs and overrides, in this order. Exclusive
-//! use comes last, so that no other override lets a tenant launch beside an exclusive one.
+//! use comes last, so that no other override lets a tenant launch while another tenant is exclusive.
 //!
 //! [`crate::chain`] applies them.
 

@@ -80,7 +80,8 @@ pub fn add_override(all: &mut Vec<TermsOverride>, new: TermsOverride) -> Result<
         if other.tenant != new.tenant || other.device != new.device || other.kind() != new.kind() {
             return true;
         }
-        // One without an end may end before one with an end, with the file or the daemon. So neither replaces the other.
+        // One without an end may end before one with an end, with the file or the daemon. So neither replaces the
+        // other.
         let ends_no_later = match (other.until, new.until) {
             (Some(other), Some(new)) => other <= new,
             (other, new) => other == new,

@@ -234,7 +234,8 @@ impl Mix {
         Ok(())
     }
 
-    /// At most one tenant has exclusive use of the device. Nobody launches beside it. Only a command pauses it.
+    /// At most one tenant has exclusive use of the device. No other tenant launches meanwhile. Only a command pauses
+    /// it.
     fn check_exclusive(&self, decision: &Decision, device: &str, now: i64) -> Result<(), TestCaseError> {
         let is_here = |outcome: &&TenantOutcome| outcome.tenant.terms.iter().any(|terms| terms.device == device);
         let here: Vec<&TenantOutcome> = decision.outcomes.iter().filter(is_here).collect();

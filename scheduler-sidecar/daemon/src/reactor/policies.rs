@@ -281,7 +281,7 @@ fn lasting(kept: &KeptChanges) -> KeptChanges {
     KeptChanges { overrides, ..kept.clone() }
 }
 
-/// Said where something fits only beside overrides that end with the file.
+/// End of a refusal of something that fits only while overrides are in force that end with the file.
 pub(super) const ENDLESS_WORDS: &str = "; changes by `vgpu set` without --for end with a reload";
 
 /// Owned copies of everything that `decide` reads.
@@ -369,7 +369,7 @@ impl Reactor {
                 ..self.policy_givens()
             }
         };
-        // A booking that fits only beside an override without an end is broken by the file too.
+        // A booking that fits only next to an override without an end is broken by the file too.
         let known = givens(before).conflicting_bookings(now);
         givens(plan).without_endless().check_ahead(None, now, Some(now), &known)
     }
