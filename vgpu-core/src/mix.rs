@@ -12,7 +12,6 @@ pub const fn spread_key(key: u64) -> u64 {
 
 /// The index of a key in a table of `slots` entries, from its highest bits. For a constant power of two: one
 /// multiplication and one shift.
-/// multiplication and one shift.
 #[inline]
 #[must_use]
 #[allow(clippy::cast_possible_truncation)] // below `slots`

@@ -26,7 +26,7 @@ use crate::ffi::lock::{Lock, LockGuard};
 use crate::ledger::joined::JoinedLedger;
 use crate::process::mode;
 use crate::time::launch_costs::LaunchCosts;
-use crate::time::meter::markers::{self, MarkerGap};
+use crate::time::meter::markers::{self, SecondMarker};
 use crate::time::meter::{
     BeginMarker, DueTime, EndMarker, LaunchQuery, LaunchStep, MarkerPlan, StepFindings, UsageMeter,
 };
@@ -358,8 +358,10 @@ impl Governor {
         // once. The first call after a pause is slow: this query takes that, not the marker.
         let is_idle = plan.begin && without_captures(|| markers::is_idle(launch));
         let timed_record = || {
+            // The first call after a pause is slow, so it is made twice on an idle stream.
+            let warm = if is_idle { markers::record_event(launch, plan.events[0]) } else { plan.events[0] };
             let asked = clock::now();
-            (asked, markers::record_event(launch, plan.events[0]), clock::now())
+            (asked, markers::record_event(launch, warm), clock::now())
         };
         let (asked, begin, recorded) =
             if plan.begin { without_captures(timed_record) } else { (0, None, clock::now()) };
@@ -386,17 +388,14 @@ impl Governor {
         let end =
             if plan.end.is_some() { without_captures(|| markers::record_event(launch, plan.events[1])) } else { None };
         let at = clock::now();
-        let gap = if plan.gap { without_captures(|| MarkerGap::record(launch)) } else { None };
+        let second = |first| SecondMarker::record(launch, plan.events[2], first);
+        let second = end.filter(|_| plan.second).and_then(|first| without_captures(|| second(first)));
         let is_late = was_away(at.saturating_sub(launched));
-        let end = end.map(|event| EndMarker { event, recorded: at, is_late });
+        let end = end.map(|event| EndMarker { event, recorded: at, is_late, second });
         if contexts::context_fate(launch.context.0 as usize, moment) == contexts::ContextFate::Lives {
             let pay = |due, since| self.charge(joined, due, since);
-            let (unused, spare) = {
-                let mut meter = self.lock_meter();
-                let spare = gap.and_then(|gap| meter.keep_gap(gap));
-                (meter.note_recorded(plan, begin, end, &self.costs, pay), spare)
-            };
-            destroy_events(unused.into_iter().chain(spare.into_iter().flat_map(|gap| gap.events.map(Some))));
+            let unused = self.lock_meter().note_recorded(plan, begin, end, &self.costs, pay);
+            destroy_events(unused);
         }
         result
     }

@@ -32,7 +32,7 @@ use crate::daemon::link::DaemonLink;
 use crate::driver::launch::MeteredLaunch;
 use crate::time::turn::TurnMemory;
 use crediting::GrantedCredit;
-use markers::{ContextAxis, MarkerGap};
+use markers::{ContextAxis, SecondMarker};
 use shim_sys::cuda::*;
 use timelines::{LearnedFunctions, StreamTimeline};
 use vgpu_core::time::account::arrears::{Arrears, UsualTimes};
@@ -120,10 +120,10 @@ pub struct MarkerPlan {
     pub begin: bool,
     /// Record an end marker, for the interval of that number.
     pub end: Option<u64>,
-    /// Events to reuse for them: begin, end.
-    pub events: [Option<CUevent>; 2],
-    /// Record two more markers, to measure the device time of one.
-    pub gap: bool,
+    /// Record a second marker behind the end marker, to measure the device time of a marker.
+    pub second: bool,
+    /// Events to reuse for them: begin, end, second.
+    pub events: [Option<CUevent>; 3],
     /// The turn has follow-up work.
     pub tend: bool,
 }
@@ -131,7 +131,7 @@ pub struct MarkerPlan {
 impl MarkerPlan {
     /// The plan of a launch without markers, on that timeline.
     pub fn without_marker(chain: u64) -> Self {
-        Self { chain, begin: false, end: None, events: [None; 2], gap: false, tend: false }
+        Self { chain, begin: false, end: None, second: false, events: [None; 3], tend: false }
     }
 
     /// True without any marker or follow-up work.
@@ -160,6 +160,8 @@ pub struct EndMarker {
     pub recorded: u64,
     /// The record may have come so late that the stream was idle before it.
     pub is_late: bool,
+    /// The marker right behind it, if there is one.
+    pub second: Option<SecondMarker>,
 }
 
 /// Hints by stream: one cache line of one byte each.
@@ -200,8 +202,6 @@ pub struct UsageMeter {
     lead: LeadEstimate,
     /// The device time that an end marker takes.
     marker_cost: MarkerCost,
-    /// A pair of markers in flight that measures `marker_cost`.
-    gap: Option<MarkerGap>,
     /// The lease of the last launch.
     last_lease: u64,
     /// The lease that the daemon granted.
@@ -255,7 +255,6 @@ impl Default for UsageMeter {
             patience: DrainDeadline::default(),
             lead: LeadEstimate::default(),
             marker_cost: MarkerCost::default(),
-            gap: None,
             last_lease: 0,
             lease: Lease::default(),
             due: 0,
@@ -352,21 +351,6 @@ impl UsageMeter {
         let count = |is: fn(&StreamTimeline) -> bool| self.chains.iter().filter(|chain| is(chain)).count();
         let (busy, unmeasured) = (count(StreamTimeline::is_busy), count(StreamTimeline::is_unmeasured));
         (self.busy, self.unmeasured) = (u32::try_from(busy).unwrap_or(0), u32::try_from(unmeasured).unwrap_or(0));
-    }
-
-    /// True if two more markers are to be recorded behind a launch.
-    fn wants_gap(&mut self) -> bool {
-        self.gap.is_none() && self.marker_cost.wants_sample()
-    }
-
-    /// Stores a pair of markers until the device reached both. Returns it if another pair is stored, or a thread is
-    /// asking about markers.
-    pub fn keep_gap(&mut self, gap: MarkerGap) -> Option<MarkerGap> {
-        if self.gap.is_some() || self.reaping {
-            return Some(gap);
-        }
-        self.gap = Some(gap);
-        None
     }
 
     fn take_spare_event(&mut self, context: usize) -> Option<CUevent> {

@@ -2,8 +2,10 @@
 //!
 //! A call makes its work visible to the device at some moment within it. A real driver does so near the end of the
 //! call, but promises nothing. So each process picks the moment at random, and no test can rely on it. Call lengths
-//! vary too.
+//! vary too. A call that takes the model longer than its stated time takes longer in the whole: the moment stays at its
+//! part of the call.
 
+use crate::devices::DriverDevice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vgpu_sim::DeviceProfile;
 
@@ -14,25 +16,45 @@ const VARIATION: u64 = 150;
 
 /// Spins for the usual time of a call, more or less.
 pub(crate) fn spend_host_time(ns: u64) {
-    spin(varied(ns));
-}
-
-/// Occupies the thread for a call of about `ns`. Runs `submit` at the moment when the device sees the work.
-pub(crate) fn within_call<T>(profile: &DeviceProfile, ns: u64, submit: impl FnOnce() -> T) -> T {
-    let ns = varied(ns);
-    let before = ns * visible_part(profile) / 1000;
-    spin(before);
-    let result = submit();
-    spin(ns - before);
-    result
-}
-
-fn spin(ns: u64) {
     if ns > 0 {
-        let end = vgpu_sim::now() + ns;
-        while vgpu_sim::now() < end {
-            std::hint::spin_loop();
+        spin_until(vgpu_sim::now() + varied(ns));
+    }
+}
+
+/// The calls of one function.
+pub(crate) struct TimedCall {
+    /// Usual time in ns that the model takes to submit the call's work.
+    usual: AtomicU64,
+}
+
+impl TimedCall {
+    pub(crate) const fn new() -> Self {
+        Self { usual: AtomicU64::new(0) }
+    }
+
+    /// Occupies the thread for about `ns`, the model's own time included. `submit` ends about when the device is to
+    /// see the work.
+    pub(crate) fn run<T>(&self, device: &DriverDevice, ns: u64, submit: impl FnOnce() -> T) -> T {
+        if ns == 0 {
+            return submit();
         }
+        let (begin, ns) = (vgpu_sim::now(), varied(ns));
+        // The first look after a pause is slow, so it comes before the moment that is to be exact.
+        device.engine.bring_up_to_date();
+        let (usual, part) = (self.usual.load(Ordering::Relaxed), visible_part(&device.profile));
+        spin_until((begin + ns * part / 1000).saturating_sub(usual));
+        let from = vgpu_sim::now();
+        let result = submit();
+        let seen = vgpu_sim::now();
+        self.usual.store((7 * usual + (seen - from).min(ns)) / 8, Ordering::Relaxed);
+        spin_until(begin + ns.max((seen - begin) * 1000 / part));
+        result
+    }
+}
+
+fn spin_until(end: u64) {
+    while vgpu_sim::now() < end {
+        std::hint::spin_loop();
     }
 }
 

@@ -299,6 +299,11 @@ impl DeviceEngine {
         (self.machine.own_fault() | self.machine.lost_code(self.device)) != 0
     }
 
+    /// Advances the device to now.
+    pub fn bring_up_to_date(&self) {
+        let _ = self.look_at_device(&mut self.lock_state());
+    }
+
     /// Index of the device that this engine simulates.
     pub fn device_index(&self) -> usize {
         self.device

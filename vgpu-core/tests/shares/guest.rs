@@ -36,6 +36,8 @@ struct Interval {
     keys: Vec<(u64, u64)>,
     /// Host time of the calls that recorded the begin marker and made the first launch.
     calls: [u64; 2],
+    /// End of the call that recorded the begin marker.
+    begun: u64,
     tainted: bool,
 }
 
@@ -44,6 +46,7 @@ struct Stream {
     marks: StreamMarkers,
     begin: Option<usize>,
     calls: [u64; 2],
+    begun: u64,
     keys: Vec<(u64, u64)>,
     tainted: bool,
     pending: VecDeque<Interval>,
@@ -225,7 +228,7 @@ impl Guest {
         let begin = before.begin.then(|| self.marker());
         let here = &mut self.streams[stream];
         if idle {
-            (here.begin, here.calls) = (begin, calls);
+            (here.begin, here.calls, here.begun) = (begin, calls, now + calls[0]);
         }
         begin
     }
@@ -292,6 +295,7 @@ impl Guest {
             open,
             keys: std::mem::take(&mut here.keys),
             calls: here.calls,
+            begun: here.begun,
             tainted: std::mem::take(&mut here.tainted),
         });
         end
@@ -354,8 +358,9 @@ impl Guest {
                 key: interval.keys.first().map_or(0, |one| one.0),
                 elapsed: length,
                 calls: interval.calls,
+                apart: interval.recorded.saturating_sub(interval.begun),
             };
-            let lead = if interval.begin.is_some() { self.lead.lead_of(interval.calls) } else { 0 };
+            let lead = if interval.begin.is_some() { self.lead.lead_of(idle.key, interval.calls, 0) } else { 0 };
             let mut alone = false;
             let spent = begin.map(|begin| {
                 // The device reached the begin marker before the following launch arrived, so the lead is not work.
@@ -376,7 +381,7 @@ impl Guest {
             let own = if far_off { fresh - late / 2 } else { fresh };
             let spoilt = interval.tainted || late > 0 && !far_off;
             if interval.begin.is_some() && interval.open.launches == 1 && alone && !spoilt {
-                self.lead.learn(idle);
+                self.lead.learn(idle, 0);
             }
             let mut ordinary = fresh;
             // Payment of an unusual sample is deferred only where this account enforces the ceiling and no launch waits

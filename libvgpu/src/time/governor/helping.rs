@@ -51,7 +51,7 @@ impl Governor {
         // Work that takes far longer than estimated exceeds every estimated end. The stream was busy just now, and
         // that decides.
         let is_late = super::was_away(at.saturating_sub(asked));
-        let end = event.map(|event| EndMarker { event, recorded: at, is_late });
+        let end = event.map(|event| EndMarker { event, recorded: at, is_late, second: None });
         if contexts::context_fate(launch.context.0 as usize, moment) == contexts::ContextFate::Lives {
             let pay = |due, since| self.charge(joined, due, since);
             let unused = self.lock_meter().note_recorded(plan, None, end, &self.costs, pay);

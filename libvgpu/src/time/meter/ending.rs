@@ -12,7 +12,6 @@ impl UsageMeter {
     /// [`UsageMeter::context_ended`]. Returns the context's events.
     pub fn end_context(&mut self, context: usize) -> Vec<CUevent> {
         let mut events = self.lease.forget_context(context);
-        events.extend(self.gap.take_if(|gap| gap.context == context).into_iter().flat_map(|gap| gap.events));
         let (mut unpaid, mut doubt) = (0u64, CostDoubt::NO_DOUBT);
         for chain in self.chains.iter_mut().filter(|chain| chain.place.context == context) {
             self.given.iter().filter(|given| given.chain == chain.number).for_each(GrantedCredit::revoke_credit);
@@ -22,7 +21,8 @@ impl UsageMeter {
                 (unpaid, doubt) = (unpaid.saturating_add(part.estimate), doubt.add_doubt(part.doubt));
             }
             for interval in chain.pending.drain(..) {
-                events.extend([interval.begin, interval.end].into_iter().flatten());
+                let second = interval.second.map(|second| second.event);
+                events.extend([interval.begin, interval.end, second].into_iter().flatten());
             }
         }
         self.chains.retain(|chain| chain.place.context != context);

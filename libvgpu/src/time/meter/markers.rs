@@ -64,35 +64,27 @@ pub fn is_passed(event: CUevent) -> bool {
     is_reached(event) != Ok(false)
 }
 
-/// Two markers that were recorded one after the other, behind unfinished work.
+/// A second marker right behind an end marker. If both were recorded before the device reached the first, the time
+/// between them is the device time of a marker.
 #[derive(Clone, Copy)]
-pub struct MarkerGap {
-    /// The context of both, as an integer.
-    pub context: usize,
-    /// The markers, in their order.
-    pub events: [CUevent; 2],
+pub struct SecondMarker {
+    /// The driver event that was recorded as the marker.
+    pub event: CUevent,
+    /// True if the device had not reached the end marker when this one was recorded.
+    is_close: bool,
 }
 
-impl MarkerGap {
-    /// Records both behind the work of `launch`. `None`: that work was over before the second one.
-    pub fn record(launch: &MeteredLaunch) -> Option<Self> {
-        let first = record_event(launch, None)?;
-        let second = record_event(launch, None);
-        if let Some(second) = second
-            && is_reached(first) == Ok(false)
-        {
-            return Some(Self { context: launch.context.0 as usize, events: [first, second] });
-        }
-        [Some(first), second].into_iter().flatten().for_each(destroy_event);
-        None
+impl SecondMarker {
+    /// Records `event`, or a new one, behind the end marker `first`.
+    pub fn record(launch: &MeteredLaunch, event: Option<CUevent>, first: CUevent) -> Option<Self> {
+        let event = record_event(launch, event)?;
+        Some(Self { event, is_close: is_reached(first) == Ok(false) })
     }
 
-    /// The time between both, in ns, once they were reached. The events are then destroyed. `None`: not yet.
-    pub fn ask(self) -> Option<u64> {
-        let [first, second] = self.events;
-        let gap = elapsed_ns(first, second).map(i64::unsigned_abs)?;
-        self.events.into_iter().for_each(destroy_event);
-        Some(gap)
+    /// The device time of this marker in ns, as the time since the end marker `first`. `None`: the device may have
+    /// been idle between the two, or has not reached this one.
+    fn ask(self, first: CUevent) -> Option<u64> {
+        self.is_close.then(|| elapsed_ns(first, self.event).map(i64::unsigned_abs))?
     }
 }
 
@@ -122,6 +114,8 @@ pub struct IntervalMarkers {
     pub begin: Option<(CUevent, u64)>,
     /// The interval's end marker.
     pub end: CUevent,
+    /// The marker right behind it, if there is one.
+    pub second: Option<SecondMarker>,
 }
 
 /// The driver's answer about an interval.
@@ -135,6 +129,8 @@ pub enum MarkerAnswer {
         times: SampleTimes,
         /// True if the end marker is still needed, as the base.
         kept: bool,
+        /// The device time of a marker in ns, if the interval shows it.
+        marker: Option<u64>,
     },
     /// The times are unknown for good.
     Lost,
@@ -181,7 +177,7 @@ pub fn ask_interval(
     markers: IntervalMarkers,
     free: &mut Vec<(usize, CUevent)>,
 ) -> MarkerAnswer {
-    let IntervalMarkers { begin, end } = markers;
+    let IntervalMarkers { begin, end, second } = markers;
     match is_reached(end) {
         Ok(false) => return MarkerAnswer::Pending,
         Err(()) => return MarkerAnswer::Lost,
@@ -216,5 +212,6 @@ pub fn ask_interval(
         (axis.base, axis.at, kept) = (end, place, true);
         (axis.ahead, axis.next) = (axis.next, i64::MAX);
     }
-    MarkerAnswer::Reached { times: SampleTimes { begin, end: place, host }, kept }
+    let marker = second.and_then(|second| second.ask(end));
+    MarkerAnswer::Reached { times: SampleTimes { begin, end: place, host }, kept, marker }
 }

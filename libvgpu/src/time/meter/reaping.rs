@@ -7,7 +7,7 @@
 //! are unknown, the first interval counted gets the time ([`vgpu_core::time::gate::union::TimeUnion`]), and its
 //! functions the cost.
 
-use super::markers::{self, ContextAxis, IntervalMarkers, MarkerAnswer, MarkerGap, SampleTimes};
+use super::markers::{self, ContextAxis, IntervalMarkers, MarkerAnswer, SampleTimes, SecondMarker};
 use super::timelines::{Interval, StreamTimeline};
 use super::{DueTime, PaySink, UsageMeter};
 use crate::driver::own;
@@ -29,12 +29,13 @@ struct BatchItem {
     /// When the interval's begin marker was reached, by the host's clock; 0: unknown.
     begun: u64,
     end: CUevent,
+    second: Option<SecondMarker>,
     answer: MarkerAnswer,
 }
 
 impl BatchItem {
     fn interval_markers(&self) -> IntervalMarkers {
-        IntervalMarkers { begin: self.begin.map(|begin| (begin, self.begun)), end: self.end }
+        IntervalMarkers { begin: self.begin.map(|begin| (begin, self.begun)), end: self.end, second: self.second }
     }
 }
 
@@ -43,9 +44,6 @@ pub struct ReapBatch {
     items: Vec<BatchItem>,
     axes: Vec<ContextAxis>,
     free: Vec<(usize, CUevent)>,
-    gap: Option<MarkerGap>,
-    /// The time between the markers of the gap, in ns.
-    measured: Option<u64>,
 }
 
 impl ReapBatch {
@@ -55,9 +53,6 @@ impl ReapBatch {
     /// # Cost
     /// A query for each, and two more calls for each that was reached.
     pub fn ask_markers(&mut self, here: CUcontext) {
-        if let Some(gap) = self.gap {
-            self.measured = in_context(gap.context, here, || gap.ask()).flatten();
-        }
         let mut blocked = 0;
         for item in &mut self.items {
             if item.chain == blocked {
@@ -113,16 +108,15 @@ impl UsageMeter {
             for interval in chain.pending.iter().take(each) {
                 let (Some(end), true) = (interval.end, items.len() < MAX_REAPED_INTERVALS) else { break };
                 let (context, begin) = (chain.place.context, interval.begin);
-                let (begun, answer) = (interval.begun, MarkerAnswer::Pending);
-                items.push(BatchItem { chain: chain.number, context, begin, begun, end, answer });
+                let (begun, second, answer) = (interval.begun, interval.second, MarkerAnswer::Pending);
+                items.push(BatchItem { chain: chain.number, context, begin, begun, end, second, answer });
             }
         }
         if items.is_empty() {
             return None;
         }
         self.reaping = true;
-        let (axes, gap) = (core::mem::take(&mut self.axes), self.gap.take());
-        Some(ReapBatch { items, axes, free: Vec::new(), gap, measured: None })
+        Some(ReapBatch { items, axes: core::mem::take(&mut self.axes), free: Vec::new() })
     }
 
     /// Raises the confidence in functions that are due for it.
@@ -155,10 +149,6 @@ impl UsageMeter {
         let gone = core::mem::take(&mut self.gone);
         let lives = |context: usize| !gone.contains(&context);
         self.axes.extend(batch.axes.into_iter().filter(|axis| lives(axis.context)));
-        match batch.measured {
-            Some(ns) => self.marker_cost.learn(ns),
-            None => self.gap = batch.gap.filter(|gap| lives(gap.context)),
-        }
         self.spare.extend(batch.free.into_iter().filter(|spare| lives(spare.0)));
         let reached = |item: &BatchItem| match item.answer {
             MarkerAnswer::Pending => None,
@@ -182,14 +172,18 @@ impl UsageMeter {
             }
             let Some(mut interval) = pending.pop_front() else { continue };
             let (times, kept) = match item.answer {
-                MarkerAnswer::Reached { times, kept } => (Some(times), kept),
+                MarkerAnswer::Reached { times, kept, marker } => {
+                    marker.into_iter().for_each(|ns| self.marker_cost.learn(ns));
+                    (Some(times), kept)
+                }
                 _ => (None, false),
             };
             if let (Some(times), Some(account), true) = (times, shared, interval.tainted) {
                 interval.beside = self.paid_beside(at, &interval, times, account);
             }
             self.finish_interval(at, &interval, times, now, &pay, costs);
-            for event in [item.begin, Some(item.end).filter(|_| !kept)].into_iter().flatten() {
+            let second = item.second.map(|second| second.event);
+            for event in [item.begin, Some(item.end).filter(|_| !kept), second].into_iter().flatten() {
                 self.keep_event(item.context, event);
             }
         }
@@ -198,7 +192,8 @@ impl UsageMeter {
 
     /// When an interval, already taken out of its timeline, began on its context's time axis.
     fn begin_of_interval(&self, at: usize, interval: &Interval, times: SampleTimes) -> Option<u64> {
-        let led = |begin: u64| begin + self.lead.lead_of(interval.calls);
+        let (key, marker) = (interval.keys.id_of_keys(), self.marker_cost.as_ns());
+        let led = |begin: u64| begin + self.lead.lead_of(key, interval.calls, marker);
         times.begin.map(led).or(self.chains[at].last).map(|began| began.min(times.end))
     }
 
@@ -259,7 +254,9 @@ impl UsageMeter {
                     (false, 0) => part,
                     (false, _) => spent,
                 };
-                let own = own.saturating_sub(self.marker_cost.as_ns()).max(1);
+                let (key, marker) = (interval.keys.id_of_keys(), self.marker_cost.as_ns());
+                let is_unseen = times.begin.is_some() && self.lead.is_unseen(key, marker);
+                let own = own.saturating_sub(if is_unseen { 0 } else { marker }).max(1);
                 let clean = !interval.tainted && (late == 0 || is_far_off);
                 costs.learn_costs(keys, open.estimate, own, clean);
                 if clean && open.doubt.unknown == 0 {
@@ -267,8 +264,9 @@ impl UsageMeter {
                 }
                 let hidden = times.end.saturating_sub(began).saturating_sub(spent);
                 if let (true, 1, Some(begin)) = (clean && hidden == 0 && !interval.first, open.launches, times.begin) {
-                    let (key, elapsed) = (interval.keys.id_of_keys(), times.end.saturating_sub(begin));
-                    self.lead.learn(IdleSample { key, elapsed, calls: interval.calls });
+                    let (elapsed, calls) = (times.end.saturating_sub(begin), interval.calls);
+                    let apart = interval.recorded.saturating_sub(interval.begun + calls[0] / 2);
+                    self.lead.learn(IdleSample { key, elapsed, calls, apart }, marker);
                 }
                 if self.is_waited_out(at, hidden, spent, open.doubt.unknown > 0 && !clean) {
                     excess = self.excess_of(interval, used, clean);
@@ -361,6 +359,7 @@ mod tests {
                 begun: 0,
                 end: None,
                 recorded: 0,
+                second: None,
                 open,
                 all: 0,
                 keys,
@@ -385,9 +384,18 @@ mod tests {
         let event = CUevent(64 as *mut core::ffi::c_void);
         let interval = Interval { end: Some(event), tainted: true, ..of_five(None, 250_000, 250_000) };
         meter.chains[at].pending.push_back(interval);
-        let answer = MarkerAnswer::Reached { times: SampleTimes { begin: None, end, host: end }, kept: false };
-        let item = BatchItem { chain: meter.chains[at].number, context: 1, begin: None, begun: 0, end: event, answer };
-        let batch = ReapBatch { items: vec![item], axes: Vec::new(), free: Vec::new(), gap: None, measured: None };
+        let answer =
+            MarkerAnswer::Reached { times: SampleTimes { begin: None, end, host: end }, kept: false, marker: None };
+        let item = BatchItem {
+            chain: meter.chains[at].number,
+            context: 1,
+            begin: None,
+            begun: 0,
+            end: event,
+            second: None,
+            answer,
+        };
+        let batch = ReapBatch { items: vec![item], axes: Vec::new(), free: Vec::new() };
         let charged = Cell::new((0, 0));
         meter.apply_batch(batch, &costs, end, Some(account), |due, _| charged.set((due.used, due.beside)));
         charged.get()
@@ -417,6 +425,7 @@ mod tests {
             begun: 0,
             end: None,
             recorded: 0,
+            second: None,
             open,
             all,
             keys,

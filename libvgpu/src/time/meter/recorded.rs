@@ -16,9 +16,10 @@ impl UsageMeter {
         end: Option<EndMarker>,
         costs: &LaunchCosts,
         pay: impl PaySink,
-    ) -> [Option<CUevent>; 2] {
+    ) -> [Option<CUevent>; 3] {
+        let unused_second = end.map_or(plan.events[2], |end| end.second.map(|second| second.event));
         let Some(at) = self.chain_of_number(plan.chain) else {
-            return [begin.map(|begin| begin.event), end.map(|end| end.event)];
+            return [begin.map(|begin| begin.event), end.map(|end| end.event), unused_second];
         };
         // The stream may have been idle before the marker was recorded.
         let is_late = end.is_some_and(|end| end.is_late && self.keeper.remaining_ns(end.recorded) == 0);
@@ -42,6 +43,7 @@ impl UsageMeter {
                     interval.open.measured = false;
                     chain.unmeasured += 1;
                 }
+                interval.second = end.and_then(|end| end.second);
                 (interval.end, interval.recorded) = end.map_or((None, 0), |end| (Some(end.event), end.recorded));
                 if end.is_none() {
                     lost = chain.pending.remove(place);
@@ -61,9 +63,10 @@ impl UsageMeter {
             Some(interval) => {
                 let begin = interval.begin;
                 self.finish_interval(at, &interval, None, self.time, &pay, costs);
-                [begin, None]
+                [begin, None, None]
             }
-            None => [None, end.map(|end| end.event).filter(|_| closed.is_none())],
+            None if closed.is_none() => [None, end.map(|end| end.event), unused_second],
+            None => [None; 3],
         }
     }
 
@@ -73,11 +76,11 @@ impl UsageMeter {
         plan: &MarkerPlan,
         cost: CostGuess,
         begin: Option<BeginMarker>,
-    ) -> [Option<CUevent>; 2] {
+    ) -> [Option<CUevent>; 3] {
         self.keeper.undo_launch(cost);
         self.revoke_credits_of(plan.chain);
         self.lease.withdraw_launch(cost.as_ns());
-        let Some(at) = self.chain_of_number(plan.chain) else { return [begin.map(|begin| begin.event), None] };
+        let Some(at) = self.chain_of_number(plan.chain) else { return [begin.map(|begin| begin.event), None, None] };
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let place = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));

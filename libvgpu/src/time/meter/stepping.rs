@@ -392,11 +392,11 @@ impl UsageMeter {
         let mut plan = MarkerPlan { begin, ..MarkerPlan::without_marker(chain.number) };
         plan.end = closed.map(|open| self.end_behind(at, open, now));
         self.recount_stream(at, was_busy, was_unmeasured);
-        plan.gap = begin && plan.end.is_some() && !wish.cost.is_unknown() && self.wants_gap();
+        plan.second = begin && plan.end.is_some() && !wish.cost.is_unknown() && self.marker_cost.wants_sample();
         if !plan.is_plain() {
             let context = wish.launch.context.0 as usize;
-            plan.events =
-                [begin, plan.end.is_some()].map(|needed| if needed { self.take_spare_event(context) } else { None });
+            plan.events = [begin, plan.end.is_some(), plan.second]
+                .map(|needed| if needed { self.take_spare_event(context) } else { None });
         }
         plan
     }
@@ -421,6 +421,7 @@ impl UsageMeter {
             begun: chain.begun,
             end: None,
             recorded: 0,
+            second: None,
             open,
             // Less than nothing: another thread's launch was taken back.
             all: i64::try_from(given_out.wrapping_sub(core::mem::replace(&mut chain.from, given_out)))
@@ -444,7 +445,7 @@ impl UsageMeter {
         let end = Some(self.end_behind(at, open, self.time));
         self.recount_stream(at, was_busy, was_unmeasured);
         let event = self.take_spare_event(wish.launch.context.0 as usize);
-        Some(MarkerPlan { end, events: [None, event], ..MarkerPlan::without_marker(self.chains[at].number) })
+        Some(MarkerPlan { end, events: [None, event, None], ..MarkerPlan::without_marker(self.chains[at].number) })
     }
 }
 
@@ -561,7 +562,7 @@ mod tests {
             let plan = launch(&mut meter, 0, cost);
             let event = |word: usize| CUevent(word as *mut core::ffi::c_void);
             let begin = BeginMarker { event: event(64), calls: Some([0; 2]), at: 0 };
-            let end = EndMarker { event: event(128), recorded: clock::now() + 5_000_000, is_late: true };
+            let end = EndMarker { event: event(128), recorded: clock::now() + 5_000_000, is_late: true, second: None };
             meter.note_recorded(&plan, Some(begin), Some(end), &LaunchCosts::new(), |_, _| {});
             let interval = &meter.chains[0].pending[0];
             assert_eq!((interval.open.measured, interval.tainted), (measured, true), "{cost:?}");

@@ -1,6 +1,7 @@
 //! The timelines of launches, one per stream, found without a search.
 
 use super::UsageMeter;
+use super::markers::SecondMarker;
 use crate::driver::streams::StreamLocation;
 use shim_sys::cuda::CUevent;
 use std::collections::VecDeque;
@@ -56,6 +57,8 @@ pub(super) struct Interval {
     pub end: Option<CUevent>,
     /// Host clock when the call returned that recorded the end marker.
     pub recorded: u64,
+    /// The marker right behind the end marker, if there is one.
+    pub second: Option<SecondMarker>,
     pub open: OpenInterval,
     /// Estimated work launched into all streams between its markers; it shares the interval's time.
     pub all: u64,

@@ -4,7 +4,7 @@ use crate::capture::OperationTarget;
 use crate::entry_points::{CallFrame, write_output};
 use crate::errors::CallResult;
 use crate::graph::node::NodeKind;
-use crate::host_time::{spend_host_time, within_call};
+use crate::host_time::{TimedCall, spend_host_time};
 use crate::objects::{EventObject, object_of_handle};
 use parking_lot::Mutex;
 use shim_sys::cuda::*;
@@ -47,6 +47,7 @@ const EVENT_RESOLUTION_NS: u64 = 500;
 const EXTERNAL_RECORD_FLAG: u32 = 1;
 
 fn record_event(d: &CallFrame, event: CUevent, stream: CUstream, external: bool) -> CallResult {
+    static CALL: TimedCall = TimedCall::new();
     let driver = d.initialised_driver()?;
     let e = object_of_handle(&driver.events, event.0)?;
     let (c, _) = d.raw_stream(stream)?;
@@ -62,7 +63,7 @@ fn record_event(d: &CallFrame, event: CUevent, stream: CUstream, external: bool)
     };
     *e.captured.lock() = None;
     let device = driver.device_of_ordinal(c.device)?;
-    let recorded = within_call(&device.profile, device.profile.record_host_ns, || device.engine.record_event(id, e.id));
+    let recorded = CALL.run(device, device.profile.record_host_ns, || device.engine.record_event(id, e.id));
     if recorded { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
 }
 

@@ -13,7 +13,7 @@ use crate::capture::{CaptureOperation, OperationTarget};
 use crate::entry_points::CallFrame;
 use crate::errors::CallResult;
 use crate::graph::node::{self, KernelArguments, KernelNode};
-use crate::host_time::within_call;
+use crate::host_time::TimedCall;
 use crate::objects::{FunctionObject, TestKernel};
 use crate::work::kernel::{LaunchCost, LaunchShape, packed_buffer};
 use core::ffi::c_void;
@@ -113,6 +113,7 @@ pub(super) unsafe fn launch(
     params: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> CallResult {
+    static CALL: TimedCall = TimedCall::new();
     let x = function_of_handle(d, f)?;
     let (c, id) = match d.target_of(stream)? {
         OperationTarget::Capture(t) => {
@@ -124,7 +125,7 @@ pub(super) unsafe fn launch(
     let driver = d.initialised_driver()?;
     let device = driver.device_of_ordinal(c.device)?;
     let known = unsafe { launch_duration(&device.profile, &x, shape, params, extra)? }.find(driver)?;
-    let started = within_call(&device.profile, device.profile.launch_host_ns, || known.start(&device.engine, id));
+    let started = CALL.run(device, device.profile.launch_host_ns, || known.start(&device.engine, id));
     if started { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
 }
 

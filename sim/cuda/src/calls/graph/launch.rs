@@ -6,7 +6,7 @@ use crate::errors::CallResult;
 use crate::graph::exec::ExecutableGraph;
 use crate::graph::memory::DeviceStream;
 use crate::graph::run;
-use crate::host_time::within_call;
+use crate::host_time::TimedCall;
 use shim_sys::cuda::*;
 
 /// The stream of a handle, with its device.
@@ -21,10 +21,11 @@ pub(super) fn upload_graph(d: &CallFrame, exec: &ExecutableGraph, stream: CUstre
 }
 
 pub(crate) unsafe fn cuGraphLaunch(d: &CallFrame, exec: CUgraphExec, stream: CUstream) -> CallResult {
+    static CALL: TimedCall = TimedCall::new();
     let x = executable_of_handle(d, exec)?;
     let (driver, line) = (d.initialised_driver()?, stream_line(d, stream)?);
-    let profile = &driver.device_of_ordinal(line.device)?.profile;
-    within_call(profile, profile.launch_host_ns, || run::launch(driver, &x, &line))
+    let device = driver.device_of_ordinal(line.device)?;
+    CALL.run(device, device.profile.launch_host_ns, || run::launch(driver, &x, &line))
 }
 
 pub(crate) unsafe fn cuGraphUpload(d: &CallFrame, exec: CUgraphExec, stream: CUstream) -> CallResult {
