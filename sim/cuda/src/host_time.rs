@@ -5,9 +5,9 @@
 //! vary too. A call that takes the model longer than its stated time takes longer in the whole: the moment stays at its
 //! part of the call.
 
-use crate::devices::DriverDevice;
 use std::sync::atomic::{AtomicU64, Ordering};
 use vgpu_sim::DeviceProfile;
+use vgpu_sim::engine::DeviceEngine;
 
 /// The least part of a call, in thousandths, after which its work is visible.
 const LEAST_PART: u64 = 500;
@@ -34,14 +34,20 @@ impl TimedCall {
 
     /// Occupies the thread for about `ns`, the model's own time included. `submit` ends about when the device is to
     /// see the work.
-    pub(crate) fn run<T>(&self, device: &DriverDevice, ns: u64, submit: impl FnOnce() -> T) -> T {
+    pub(crate) fn run<T>(
+        &self,
+        profile: &DeviceProfile,
+        engine: &DeviceEngine,
+        ns: u64,
+        submit: impl FnOnce() -> T,
+    ) -> T {
         if ns == 0 {
             return submit();
         }
         let (begin, ns) = (vgpu_sim::now(), varied(ns));
         // The first look after a pause is slow, so it comes before the moment that is to be exact.
-        device.engine.bring_up_to_date();
-        let (usual, part) = (self.usual.load(Ordering::Relaxed), visible_part(&device.profile));
+        engine.bring_up_to_date();
+        let (usual, part) = (self.usual.load(Ordering::Relaxed), visible_part(profile));
         spin_until((begin + ns * part / 1000).saturating_sub(usual));
         let from = vgpu_sim::now();
         let result = submit();

@@ -63,7 +63,8 @@ fn record_event(d: &CallFrame, event: CUevent, stream: CUstream, external: bool)
     };
     *e.captured.lock() = None;
     let device = driver.device_of_ordinal(c.device)?;
-    let recorded = CALL.run(device, device.profile.record_host_ns, || device.engine.record_event(id, e.id));
+    let recorded = CALL
+        .run(&device.profile, &device.engine, device.profile.record_host_ns, || device.engine.record_event(id, e.id));
     if recorded { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
 }
 

@@ -125,7 +125,8 @@ pub(super) unsafe fn launch(
     let driver = d.initialised_driver()?;
     let device = driver.device_of_ordinal(c.device)?;
     let known = unsafe { launch_duration(&device.profile, &x, shape, params, extra)? }.find(driver)?;
-    let started = CALL.run(device, device.profile.launch_host_ns, || known.start(&device.engine, id));
+    let started =
+        CALL.run(&device.profile, &device.engine, device.profile.launch_host_ns, || known.start(&device.engine, id));
     if started { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
 }
 

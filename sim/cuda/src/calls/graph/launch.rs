@@ -25,7 +25,7 @@ pub(crate) unsafe fn cuGraphLaunch(d: &CallFrame, exec: CUgraphExec, stream: CUs
     let x = executable_of_handle(d, exec)?;
     let (driver, line) = (d.initialised_driver()?, stream_line(d, stream)?);
     let device = driver.device_of_ordinal(line.device)?;
-    CALL.run(device, device.profile.launch_host_ns, || run::launch(driver, &x, &line))
+    CALL.run(&device.profile, &device.engine, device.profile.launch_host_ns, || run::launch(driver, &x, &line))
 }
 
 pub(crate) unsafe fn cuGraphUpload(d: &CallFrame, exec: CUgraphExec, stream: CUstream) -> CallResult {
