@@ -351,7 +351,8 @@ fn a_process_that_ignores_sigterm_is_killed_and_the_final_usage_is_that_of_the_r
     for key in ["gpu_ns", "memory_byte_seconds", "peak_bytes", "launches"] {
         assert_eq!(usage[key], kept["total"][key], "{key}");
     }
-    assert!(usage["gpu_ns"].as_u64().unwrap() >= 200_000_000, "20 launches of 10 ms: {removed}");
+    // When a kernel on an idle stream began is known to within a launch's host time: less than 10 us.
+    assert!(usage["gpu_ns"].as_u64().unwrap() >= 20 * 9_990_000, "20 launches of 10 ms: {removed}");
     assert!(usage["peak_bytes"].as_u64().unwrap() >= GIB, "{removed}");
     let again = json(&daemon, &["tenant", "remove", "job", "--kill"]);
     assert_eq!((&again["state"], &again["usage"]), (&"unknown".into(), &Value::Null));

@@ -13,6 +13,9 @@ use serde_json::Value;
 use vgpu_tests::timed::measured;
 use vgpu_tests::{GIB, NOT_PERMITTED, OUT_OF_MEMORY, eventually, is_root, optional};
 
+/// More than the host time of a launch, in ns. The library knows no closer when a kernel on an idle stream began.
+const CALL_NS: u64 = 10_000;
+
 /// A cluster; `None`: Slurm is not installed, or this is not root.
 fn cluster() -> Option<Cluster> {
     if !is_root() {
@@ -250,7 +253,7 @@ fn nothing_of_a_job_outlives_its_epilog() {
     let bills = cluster.bills(job.id);
     let names: Vec<_> = bills.iter().map(|bill| bill["tenant"].as_str().unwrap()).collect();
     assert_eq!(names, [format!("slurm-{}", job.id), format!("slurm-{}-r1", job.id)]);
-    assert!(bills[0]["usage"]["gpu_ns"].as_u64() >= Some(50_000_000), "{bills:?}");
+    assert!(bills[0]["usage"]["gpu_ns"].as_u64() >= Some(50_000_000 - CALL_NS), "{bills:?}");
     assert_eq!(bills[1]["usage"]["gpu_ns"], 0, "each start has a bill of its own: {bills:?}");
     empty("after a restart");
 }
@@ -299,7 +302,7 @@ fn a_job_over_two_nodes_has_a_tenant_on_each_and_killed_daemons_lose_none() {
     nodes.sort();
     assert_eq!(nodes, ["n1", "n2"]);
     for bill in cluster.bills(both.id) {
-        assert!(bill["usage"]["gpu_ns"].as_u64() >= Some(20_000_000), "{bill}");
+        assert!(bill["usage"]["gpu_ns"].as_u64() >= Some(20_000_000 - CALL_NS), "{bill}");
     }
     // vgpud and slurmd are killed under a job. The job goes on, and stays held.
     let (job, mut inside) = cluster.submit_member(NOBODY, &["-w", "n1", "--gres=shard:1"]);
@@ -309,7 +312,7 @@ fn a_job_over_two_nodes_has_a_tenant_on_each_and_killed_daemons_lose_none() {
     let wait_for_record = |name: &str| {
         eventually("the work is in the record", || {
             let usage: Value = serde_json::from_str(&cluster.node(0).daemon.tell(&["usage", name, "--json"])).unwrap();
-            usage["total"]["gpu_ns"].as_u64().unwrap() >= 30_000_000
+            usage["total"]["gpu_ns"].as_u64().unwrap() >= 30_000_000 - CALL_NS
         });
     };
     wait_for_record(&name);
@@ -334,7 +337,7 @@ fn a_job_over_two_nodes_has_a_tenant_on_each_and_killed_daemons_lose_none() {
     assert_eq!(cluster.tenants(0), [format!("slurm-{}", next.id)]);
     let late = cluster.bills(job.id);
     assert_eq!(late.len(), 1, "the bill is late: {late:?}");
-    assert!(late[0]["usage"]["gpu_ns"].as_u64() >= Some(30_000_000), "{late:?}");
+    assert!(late[0]["usage"]["gpu_ns"].as_u64() >= Some(30_000_000 - CALL_NS), "{late:?}");
     assert_eq!((&late[0]["user"], &late[0]["node"]), (&"nobody".into(), &"n1".into()));
     // As if the daemon was lost after it removed the tenant: it no longer knows when the job began, but its file does.
     let name = format!("slurm-{}", next.id);
@@ -347,7 +350,7 @@ fn a_job_over_two_nodes_has_a_tenant_on_each_and_killed_daemons_lose_none() {
     cluster.node_mut(0).daemon.again();
     cluster.submit(NOBODY, &["-w", "n1"], "true").wait_for_end("COMPLETED");
     let late = cluster.bills(next.id);
-    assert!(late.len() == 1 && late[0]["usage"]["gpu_ns"].as_u64() >= Some(30_000_000), "{late:?}");
+    assert!(late.len() == 1 && late[0]["usage"]["gpu_ns"].as_u64() >= Some(30_000_000 - CALL_NS), "{late:?}");
     cluster.wait_for_empty_queue();
     for node in ["n1", "n2"] {
         cluster.wait_until("the node is idle", || cluster.node_state(node).0 == "IDLE");

@@ -64,8 +64,8 @@ pub fn is_passed(event: CUevent) -> bool {
     is_reached(event) != Ok(false)
 }
 
-/// A second marker right behind an end marker. If both were recorded before the device reached the first, the time
-/// between them is the device time of a marker.
+/// A second marker right behind an end marker. If the device reached neither until both were recorded, the time between
+/// them is the device time of a marker.
 #[derive(Clone, Copy)]
 pub struct SecondMarker {
     /// The driver event that was recorded as the marker.

@@ -7,7 +7,7 @@
 //! `p` is learned by regression. Launch calls of one function vary in length. If a call takes `d` ns longer than the
 //! mean, the time between the markers is `p` x `d` longer than its mean. Until there are samples, `p` is 1.
 //!
-//! A kernel that ends before the device sees its end marker cannot be measured: the markers then show the calls alone
+//! A kernel that is over when the device sees its end marker cannot be measured: the markers then show the calls alone
 //! ([`LeadEstimate::is_unseen`]). In a driver whose work is visible at the end of a call these are kernels shorter than
 //! a record's call.
 //!
@@ -26,7 +26,7 @@ const MIDDLE_PART: u64 = u64::midpoint(LEAST_PART, WHOLE_CALL);
 /// calls differ from their mean by 150 ns.
 const PRIOR_WEIGHT: i64 = 1_000_000;
 /// The length of the fast calls follows a longer call by one part in this many of the difference.
-const RISE_DIVISOR: u64 = 256;
+const FAST_RISE_DIVISOR: u64 = 256;
 /// Resolution of the driver's time between two markers, in ns: about 0.5 us (`cuEventElapsedTime`).
 const RESOLUTION_NS: u64 = 500;
 
@@ -74,7 +74,7 @@ impl LeadEstimate {
         calls[0] + calls[1].saturating_sub(calls[0]).saturating_mul(part) / WHOLE_CALL
     }
 
-    /// True if the kernel is usually over before the device sees its end marker. An idle device reaches the two
+    /// True if the kernel is usually over when the device sees its end marker. An idle device reaches the two
     /// markers as far apart as their calls. `marker`: the device time of a marker behind unfinished work, in ns.
     #[must_use]
     pub fn is_unseen(&self, key: u64, marker: u64) -> bool {
@@ -98,7 +98,7 @@ impl LeadEstimate {
             (self.key, self.fast, self.means) = (sample.key, seen[0], seen);
             return;
         }
-        self.fast = seen[0].min(self.fast + seen[0].saturating_sub(self.fast) / RISE_DIVISOR);
+        self.fast = seen[0].min(self.fast + seen[0].saturating_sub(self.fast) / FAST_RISE_DIVISOR);
         // Longer calls were interrupted, or came after a pause: their time lies at an unknown moment of the call.
         if is_longer(seen[0], self.fast) {
             return;
@@ -188,6 +188,17 @@ mod tests {
             assert!(lead.abs_diff(700 + 1_500 * part / 1000) <= 150, "{part}: {lead} {estimate:?}");
             assert!(!estimate.is_unseen(1, 500), "{estimate:?}");
         }
+    }
+
+    #[test]
+    fn a_few_misleading_samples_hardly_move_the_lead() {
+        let mut estimate = LeadEstimate::default();
+        for at in 0..6 {
+            let calls = [700, 2_200 + 100 * (at % 2)];
+            estimate.learn(IdleSample { key: 1, elapsed: 7_300 - 200 * (at % 2), calls, apart: 3_000 }, 500);
+        }
+        let lead = estimate.lead_of(1, [700, 2_200], 500);
+        assert!((1_900..2_200).contains(&lead), "{lead} {estimate:?}");
     }
 
     #[test]
