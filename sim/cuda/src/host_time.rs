@@ -23,7 +23,7 @@ pub(crate) fn spend_host_time(ns: u64) {
 
 /// The calls of one function.
 pub(crate) struct TimedCall {
-    /// Usual time in ns that the model takes to submit the call's work.
+    /// Average time in ns that the model takes to submit the call's work.
     usual: AtomicU64,
 }
 
@@ -45,7 +45,7 @@ impl TimedCall {
             return submit();
         }
         let (begin, ns) = (vgpu_sim::now(), varied(ns));
-        // The first look after a pause is slow, so it comes before the moment that is to be exact.
+        // The engine's first update after a pause is slow. It is made here, so that `submit` is on time.
         engine.bring_up_to_date();
         let (usual, part) = (self.usual.load(Ordering::Relaxed), visible_part(profile));
         spin_until((begin + ns * part / 1000).saturating_sub(usual));

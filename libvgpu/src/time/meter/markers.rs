@@ -64,27 +64,27 @@ pub fn is_passed(event: CUevent) -> bool {
     is_reached(event) != Ok(false)
 }
 
-/// A second marker right behind an end marker. If the device reached neither until both were recorded, the time between
+/// A second marker right behind an end marker. If both were recorded while the work ahead of them ran, the time between
 /// them is the device time of a marker.
 #[derive(Clone, Copy)]
 pub struct SecondMarker {
     /// The driver event that was recorded as the marker.
     pub event: CUevent,
-    /// True if the device had not reached the end marker when this one was recorded.
-    is_close: bool,
+    /// True if the device had still not reached the end marker after this one was recorded.
+    is_in_time: bool,
 }
 
 impl SecondMarker {
     /// Records `event`, or a new one, behind the end marker `first`.
     pub fn record(launch: &MeteredLaunch, event: Option<CUevent>, first: CUevent) -> Option<Self> {
         let event = record_event(launch, event)?;
-        Some(Self { event, is_close: is_reached(first) == Ok(false) })
+        Some(Self { event, is_in_time: is_reached(first) == Ok(false) })
     }
 
     /// The device time of this marker in ns, as the time since the end marker `first`. `None`: the device may have
     /// been idle between the two, or has not reached this one.
     fn ask(self, first: CUevent) -> Option<u64> {
-        self.is_close.then(|| elapsed_ns(first, self.event).map(i64::unsigned_abs))?
+        self.is_in_time.then(|| elapsed_ns(first, self.event).map(i64::unsigned_abs))?
     }
 }
 

@@ -2,14 +2,15 @@
 //!
 //! A call makes its work visible to the device at some moment within it, real drivers near its end. On an idle stream
 //! the device reaches the marker within the record's call, and the kernel within the launch's call. With the part `p`
-//! of a call after which its work is visible, the lead is the record's time + `p` x (the launch's time - the record's).
+//! of a call after which its work is visible, the rest of the record's call passes first, (1 - `p`) x its time, and
+//! then `p` x the launch's time. Their sum is the lead.
 //!
-//! `p` is learned by regression. Launch calls of one function vary in length. If a call takes `d` ns longer than the
-//! mean, the time between the markers is `p` x `d` longer than its mean. Until there are samples, `p` is 1.
+//! `p` is learned by regression. Launch calls of one function vary in length. On average a launch call that is `d` ns
+//! longer adds `p` x `d` to the time between the markers. `p` begins as 1, and the first samples move it slowly.
 //!
-//! A kernel that is over when the device sees its end marker cannot be measured: the markers then show the calls alone
-//! ([`LeadEstimate::is_unseen`]). In a driver whose work is visible at the end of a call these are kernels shorter than
-//! a record's call.
+//! A kernel that is over when the device sees its end marker cannot be measured: the markers then show only how far
+//! apart their calls were ([`LeadEstimate::is_unseen`]). In a driver whose work is visible at the end of a call these
+//! are kernels shorter than a record's call.
 //!
 //! Not here: markers of a busy stream, which have no lead.
 
@@ -25,7 +26,7 @@ const MIDDLE_PART: u64 = u64::midpoint(LEAST_PART, WHOLE_CALL);
 /// Weight of the first estimate (the whole call) in the sums below, in ns^2. It equals about 45 samples whose launch
 /// calls differ from their mean by 150 ns.
 const PRIOR_WEIGHT: i64 = 1_000_000;
-/// The length of the fast calls follows a longer call by one part in this many of the difference.
+/// After a longer call the length of the fast calls rises by one part in this many of the difference.
 const FAST_RISE_DIVISOR: u64 = 256;
 /// Resolution of the driver's time between two markers, in ns: about 0.5 us (`cuEventElapsedTime`).
 const RESOLUTION_NS: u64 = 500;
@@ -39,12 +40,13 @@ pub struct IdleSample {
     pub elapsed: u64,
     /// Host time of the record's call and of the launch's call, in ns.
     pub calls: [u64; 2],
-    /// Host time between the ends of the calls that recorded the two markers, in ns.
+    /// Host time from the end of the call that recorded the begin marker to the end of that for the end marker, in ns.
     pub apart: u64,
 }
 
 impl IdleSample {
-    /// True if the sample is short enough to show the lead. In a longer one, kernel variation hides that of the calls.
+    /// True if the sample is short enough to show the lead. In a longer one the kernel's own variation hides the
+    /// calls'.
     fn is_telling(&self) -> bool {
         small_part(self.elapsed) < self.calls[1]
     }
@@ -55,27 +57,28 @@ impl IdleSample {
 pub struct LeadEstimate {
     /// The function and shape of the samples in `means`.
     key: u64,
-    /// Length of the fast launch calls, in ns.
+    /// Length of the fast launch calls, in ns: their minimum, which rises slowly.
     fast: u64,
-    /// Means of the launch's call, of the time between the markers, and of that between their calls, in ns.
+    /// Means of three times in ns: the launch's call, between the markers, between the ends of the markers' calls.
     means: [u64; 3],
-    /// Sum over samples: the call's distance from its mean x that of the elapsed time, in ns^2.
+    /// Sum over samples: (launch call - its mean) x (time between the markers - its mean), in ns^2.
     products: i64,
     /// Sum over samples: the squared distance of the call from its mean, in ns^2.
     squares: i64,
 }
 
 impl LeadEstimate {
-    /// The lead of a launch of `key` whose calls took this long, in ns: the record's, and the launch's. If the kernel
-    /// [is unseen](Self::is_unseen), nothing shows its visible part, and the middle of the possible ones is taken.
+    /// The lead of a launch of `key` in ns. `calls`: host time of the record's call and of the launch's, in ns;
+    /// `marker`: as for [`Self::is_unseen`]. If the kernel [is unseen](Self::is_unseen), nothing shows its visible
+    /// part, and the middle of the possible ones is taken.
     #[must_use]
     pub fn lead_of(&self, key: u64, calls: [u64; 2], marker: u64) -> u64 {
         let part = if self.is_unseen(key, marker) { MIDDLE_PART } else { self.part() };
         calls[0] + calls[1].saturating_sub(calls[0]).saturating_mul(part) / WHOLE_CALL
     }
 
-    /// True if the kernel is usually over when the device sees its end marker. An idle device reaches the two
-    /// markers as far apart as their calls. `marker`: the device time of a marker behind unfinished work, in ns.
+    /// True if the kernel is usually over when the device sees its end marker: the markers are then no further apart
+    /// than their calls. `marker`: the device time of a marker behind unfinished work, in ns.
     #[must_use]
     pub fn is_unseen(&self, key: u64, marker: u64) -> bool {
         self.key == key && self.means[1] <= self.means[2].saturating_add(marker.max(RESOLUTION_NS) / 2)
@@ -99,7 +102,8 @@ impl LeadEstimate {
             return;
         }
         self.fast = seen[0].min(self.fast + seen[0].saturating_sub(self.fast) / FAST_RISE_DIVISOR);
-        // Longer calls were interrupted, or came after a pause: their time lies at an unknown moment of the call.
+        // A longer call was interrupted, or came after a pause. Its additional time may lie before or after the moment
+        // at which its work became visible.
         if is_longer(seen[0], self.fast) {
             return;
         }
@@ -117,8 +121,8 @@ impl LeadEstimate {
 /// Most samples taken of a marker's device time. After this many attempts, one in this many is tried.
 const GAPS: u32 = 64;
 
-/// The device time that an end marker takes, which the time between two markers includes. It is the time between two
-/// markers that were recorded one after the other behind unfinished work.
+/// The device time that an end marker takes, which the time between two markers includes. Two markers that were
+/// recorded one after the other behind unfinished work show it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MarkerCost {
     /// The shortest time between two such markers, in ns.
@@ -135,8 +139,8 @@ impl MarkerCost {
         self.count < GAPS && (self.tries <= GAPS || self.tries.is_multiple_of(GAPS))
     }
 
-    /// Learns from the time between two markers. Those that are longer than the shortest by more than the resolution
-    /// contain a pause of the device.
+    /// Learns from the time between two markers. Times above the shortest by more than the resolution contain a
+    /// pause of the device, and are ignored.
     pub fn learn(&mut self, gap: u64) {
         if self.count == 0 || gap + RESOLUTION_NS < self.least {
             (self.least, self.sum, self.count) = (gap, 0, 0);
@@ -158,9 +162,9 @@ impl MarkerCost {
 mod tests {
     use super::*;
 
-    /// Samples of a kernel of `kernel` ns in a driver where work is visible after `part` thousandths of a call, and whose
-    /// markers take `marker` ns behind unfinished work. Each call differs by up to a seventh; one in eight was interrupted
-    /// for a microsecond, before its work was visible or after.
+    /// Samples of a kernel of `kernel` ns in a driver where work is visible after `part` thousandths of a call, and
+    /// whose markers take `marker` ns behind unfinished work. Each call differs by up to a seventh; one in eight was
+    /// interrupted for a microsecond, before its work was visible or after.
     fn learned(part: u64, kernel: u64, marker: u64) -> LeadEstimate {
         let mut estimate = LeadEstimate::default();
         for at in 0..2_000 {
