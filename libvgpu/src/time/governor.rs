@@ -355,10 +355,11 @@ impl Governor {
         }
         let moment = contexts::epoch();
         // Work that this process does not measure may be ahead in the stream, so that the marker is not reached at
-        // once. The first call after a pause is slow: this query takes that, not the marker.
+        // once. The first call after a pause is slow, and that is this query.
         let is_idle = plan.begin && without_captures(|| markers::is_idle(launch));
         let timed_record = || {
-            // The first call after a pause is slow, so it is made twice on an idle stream.
+            // After a pause the first record is slow too. On an idle stream the event is recorded twice, and the second
+            // one counts.
             let warm = if is_idle { markers::record_event(launch, plan.events[0]) } else { plan.events[0] };
             let asked = clock::now();
             (asked, markers::record_event(launch, warm), clock::now())

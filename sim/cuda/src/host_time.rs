@@ -1,8 +1,8 @@
 //! The time that calls occupy the calling thread.
 //!
 //! A call makes its work visible to the device at some moment within it. A real driver does so near the end of the
-//! call, but promises nothing. So each process picks the moment at random, and no test can rely on it. Call lengths
-//! vary too. A call that takes the model longer than its stated time takes longer in the whole: the moment stays at its
+//! call, but promises nothing. So each process picks the moment at random, unless its profile fixes it. Call lengths
+//! vary too. If the model needs longer than a call's stated time, the whole call is stretched: the moment stays at its
 //! part of the call.
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -51,7 +51,7 @@ impl ReapBatch {
     /// reached.
     ///
     /// # Cost
-    /// A query for each, and two more calls for each that was reached.
+    /// A query for each, and two or three more calls for each that was reached.
     pub fn ask_markers(&mut self, here: CUcontext) {
         let mut blocked = 0;
         for item in &mut self.items {
