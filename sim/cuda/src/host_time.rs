@@ -2,8 +2,8 @@
 //!
 //! A call makes its work visible to the device at some moment within it. A real driver does so near the end of the
 //! call, but promises nothing. So each process picks the moment at random, unless its profile fixes it. Call lengths
-//! vary too. If the model needs longer than a call's stated time, the whole call is stretched: the moment stays at its
-//! part of the call.
+//! vary too. If the model usually needs longer than a call's stated time, the whole call is stretched: the moment stays
+//! at its part of the call. A call that is interrupted is longer by the interruption alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use vgpu_sim::DeviceProfile;
@@ -23,19 +23,22 @@ pub(crate) fn spend_host_time(ns: u64) {
 
 /// The calls of one function.
 pub(crate) struct TimedCall {
-    /// Average time in ns that the model takes to submit the call's work.
-    usual: AtomicU64,
+    /// Average time in ns that the model takes for a whole call before the device sees the work.
+    needed: AtomicU64,
+    /// The part of `needed` that submits the work.
+    submission: AtomicU64,
 }
 
 impl TimedCall {
     pub(crate) const fn new() -> Self {
-        Self { usual: AtomicU64::new(0) }
+        Self { needed: AtomicU64::new(0), submission: AtomicU64::new(0) }
     }
 
-    /// Occupies the thread for about `ns`, the model's own time included. `submit` ends about when the device is to
-    /// see the work.
+    /// Occupies the thread for about `ns` from `begin` on, the model's own time included. `submit` ends about when the
+    /// device is to see the work.
     pub(crate) fn run<T>(
         &self,
+        begin: u64,
         profile: &DeviceProfile,
         engine: &DeviceEngine,
         ns: u64,
@@ -44,18 +47,30 @@ impl TimedCall {
         if ns == 0 {
             return submit();
         }
-        let (begin, ns) = (vgpu_sim::now(), varied(ns));
         // The engine's first update after a pause is slow. It is made here, so that `submit` is on time.
         engine.bring_up_to_date();
-        let (usual, part) = (self.usual.load(Ordering::Relaxed), visible_part(profile));
-        spin_until((begin + ns * part / 1000).saturating_sub(usual));
+        let (ready, part) = (vgpu_sim::now(), visible_part(profile));
+        let stated = varied(ns);
+        let ns = stated.max(self.needed.load(Ordering::Relaxed) * 1000 / part);
+        spin_until((begin + ns * part / 1000).saturating_sub(self.submission.load(Ordering::Relaxed)));
         let from = vgpu_sim::now();
         let result = submit();
         let seen = vgpu_sim::now();
-        self.usual.store((7 * usual + (seen - from).min(ns)) / 8, Ordering::Relaxed);
-        spin_until(begin + ns.max((seen - begin) * 1000 / part));
+        let needed = (ready - begin) + (seen - from);
+        // A longer call was interrupted, or waited for room in the queue.
+        if needed <= stated {
+            add_sample(&self.submission, seen - from);
+            add_sample(&self.needed, needed);
+        }
+        spin_until(seen + ns * (1000 - part) / 1000);
         result
     }
+}
+
+/// Moves `average` towards `sample` by an eighth.
+fn add_sample(average: &AtomicU64, sample: u64) {
+    let before = average.load(Ordering::Relaxed);
+    average.store((7 * before + sample) / 8, Ordering::Relaxed);
 }
 
 fn spin_until(end: u64) {

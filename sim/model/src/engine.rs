@@ -26,7 +26,7 @@ use crate::forecast::forecast_marks;
 use crate::layout::{COMPUTE_LANE, LANE_COUNT, SlotDevice};
 use crate::lines::{ContextGroup, EngineEvent, EngineState, EngineStream, StreamOperation, WorkEffect, later_marks};
 pub use crate::lines::{EventId, GroupId, StreamId, WorkKind};
-use crate::machine::{MachineView, now};
+use crate::machine::{LockedState, MachineView, now};
 use crate::sched::{self, LineMarks};
 use crate::segments::passed_at;
 use std::cmp::Reverse;
@@ -163,7 +163,8 @@ impl DeviceEngine {
             if let Some(f) = effect {
                 f();
             }
-            self.submit_work(&mut s, id, ns, kind, kind.lane_of_kind());
+            let (b, _) = self.look_at_device(&mut s);
+            drop(self.submit_work(b, &mut s, id, ns, kind, kind.lane_of_kind()));
             s.finish_operation(id);
         } else {
             let effect = effect.map(|f| Box::new(f) as WorkEffect);
@@ -310,7 +311,7 @@ impl DeviceEngine {
     }
 
     /// Advances the device to now and dates the events that were reached.
-    fn look_at_device(&self, s: &mut EngineState) -> (crate::machine::LockedState<'_>, u64) {
+    fn look_at_device(&self, s: &mut EngineState) -> (LockedState<'_>, u64) {
         let (mut b, time) = self.machine.at_moment(self.device, s.moment);
         // After a fault nothing runs any more. Everything counts as reached, so that no wait hangs.
         let faulted = b.fault_code(self.machine.own_slot(), self.device) != 0;
@@ -343,12 +344,19 @@ impl DeviceEngine {
         passed(s)
     }
 
-    /// Enqueues work after the stream's last operation.
-    fn submit_work(&self, s: &mut EngineState, id: StreamId, ns: u64, kind: WorkKind, lane: usize) {
+    /// Enqueues work after the stream's last operation. The caller has advanced the device to now.
+    fn submit_work<'a>(
+        &'a self,
+        mut b: LockedState<'a>,
+        s: &mut EngineState,
+        id: StreamId,
+        ns: u64,
+        kind: WorkKind,
+        lane: usize,
+    ) -> LockedState<'a> {
         let tail = s.order_tail(id);
         let slot = self.machine.own_slot();
         let mark = loop {
-            let (mut b, _) = self.look_at_device(s);
             b.slots[slot].touched |= 1 << self.device;
             // A call that was under way when the fault came gives the device no work.
             let ns = if b.fault_code(slot, self.device) == 0 { ns } else { 0 };
@@ -365,12 +373,13 @@ impl DeviceEngine {
             drop(b);
             sleep_until(now() + GATE_POLL_NS);
             s.moment = s.moment.map(|_| now());
+            b = self.look_at_device(s).0;
         };
         if kind == WorkKind::Kernel {
             s.outstanding.push_back(mark);
         }
         if ns == 0 {
-            return;
+            return b;
         }
         let mut marks = [0; LANE_COUNT];
         marks[lane] = mark;
@@ -378,31 +387,29 @@ impl DeviceEngine {
         if let Some(st) = s.streams.get_mut(&id) {
             st.lane = lane;
         }
+        b
     }
 
     /// Carries out a record: the event takes the stream's last marks, and those that the legacy rule adds.
     fn reach_event(&self, s: &mut EngineState, id: StreamId, event: usize, seq: u64) {
+        let (b, time) = self.look_at_device(s);
         let mut tail = s.order_tail(id);
-        let busy = !self.has_reached(s, &tail);
-        if s.events[event].timing && busy && self.event_ns > 0 {
+        let last = (0..LANE_COUNT).filter(|l| tail[*l] > s.served[*l]).max_by_key(|l| tail[*l] - s.served[*l]);
+        if let Some(last) = last.filter(|_| s.events[event].timing && self.event_ns > 0) {
             // The engine that did the stream's last work also writes the end timestamp.
-            let lane = (0..LANE_COUNT).filter(|l| tail[*l] > s.served[*l]).max_by_key(|l| tail[*l] - s.served[*l]);
             let own = s.streams.get(&id).map(|st| st.lane).filter(|l| tail[*l] > s.served[*l]);
-            self.submit_work(s, id, self.event_ns, WorkKind::Other, own.or(lane).unwrap_or(0));
+            drop(self.submit_work(b, s, id, self.event_ns, WorkKind::Other, own.unwrap_or(last)));
             tail = s.order_tail(id);
         }
-        let (b, time) = self.look_at_device(s);
-        drop(b);
-        let open: Vec<usize> = (0..LANE_COUNT).filter(|l| s.served[*l] < tail[*l]).collect();
+        let open = (0..LANE_COUNT).filter(|l| s.served[*l] < tail[*l]);
         let ev = &mut s.events[event];
-        ev.recorded = seq;
-        ev.mark = tail;
-        ev.asked_at = time;
-        ev.at = open.is_empty().then_some(time);
-        (ev.left, ev.latest) = (u8::try_from(open.len()).unwrap_or(0), 0);
+        (ev.recorded, ev.mark, ev.asked_at) = (seq, tail, time);
+        (ev.left, ev.latest) = (0, 0);
         for lane in open {
+            ev.left += 1;
             s.pending[lane].push(Reverse((tail[lane], event, seq)));
         }
+        ev.at = (ev.left == 0).then_some(time);
         s.raise_end(id, tail);
     }
 
@@ -480,7 +487,8 @@ impl DeviceEngine {
                     if let Some(f) = effect {
                         f();
                     }
-                    self.submit_work(s, id, ns, kind, kind.lane_of_kind());
+                    let (b, _) = self.look_at_device(s);
+                    drop(self.submit_work(b, s, id, ns, kind, kind.lane_of_kind()));
                 }
                 StreamOperation::Record { event, seq } => self.reach_event(s, id, event, seq),
                 StreamOperation::Wait { event, .. } => s.join(id, event),

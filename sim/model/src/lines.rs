@@ -5,7 +5,7 @@
 use crate::layout::{COMPUTE_LANE, LANE_COUNT, TO_DEVICE_LANE, TO_HOST_LANE};
 use crate::sched::LineMarks;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 /// A stream of the engine.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub struct StreamId(pub(crate) u64);
 
 /// The streams of one context as a group, so that the engine can wait for all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupId(pub(crate) u64);
 
 /// An event of the engine.
@@ -67,6 +67,15 @@ pub(crate) struct QueuedOperation {
 /// of operations pushed to it.
 pub(crate) type StreamDependencies = Arc<BTreeMap<StreamId, u64>>;
 
+/// The operations that a wait for an event's last record follows.
+#[derive(Default)]
+pub(crate) struct LastRecord {
+    /// The recording stream, with the number of its operations.
+    stream: Option<(StreamId, u64)>,
+    /// Operations that this stream followed itself.
+    behind: StreamDependencies,
+}
+
 /// For each queue, the later of two positions.
 pub(crate) fn later_marks(a: LineMarks, b: LineMarks) -> LineMarks {
     std::array::from_fn(|l| a[l].max(b[l]))
@@ -115,12 +124,11 @@ pub(crate) struct ContextGroup {
 
 #[derive(Default)]
 pub(crate) struct EngineState {
-    pub(crate) streams: HashMap<StreamId, EngineStream>,
-    pub(crate) groups: HashMap<GroupId, ContextGroup>,
+    pub(crate) streams: BTreeMap<StreamId, EngineStream>,
+    pub(crate) groups: BTreeMap<GroupId, ContextGroup>,
     pub(crate) events: Vec<EngineEvent>,
-    /// For each event: the operations that a wait for its last record follows. These are the recording stream's
-    /// operations and those that stream itself followed.
-    pub(crate) records: Vec<StreamDependencies>,
+    /// For each event, its last record.
+    pub(crate) records: Vec<LastRecord>,
     pub(crate) free_events: Vec<usize>,
     /// For each queue: pending marks, the event of each, and the number of its record.
     pub(crate) pending: [BinaryHeap<Reverse<(u64, usize, u64)>>; LANE_COUNT],
@@ -197,21 +205,20 @@ impl EngineState {
     /// Remembers the operations that a wait for the record just begun will follow.
     pub(crate) fn note_record(&mut self, id: StreamId, event: usize) {
         let Some(st) = self.streams.get(&id) else { return };
-        let mut behind = st.behind.clone();
-        Arc::make_mut(&mut behind).insert(id, st.pushed);
+        let last = LastRecord { stream: Some((id, st.pushed)), behind: st.behind.clone() };
         if self.records.len() <= event {
-            self.records.resize_with(event + 1, StreamDependencies::default);
+            self.records.resize_with(event + 1, LastRecord::default);
         }
-        self.records[event] = behind;
+        self.records[event] = last;
     }
 
     /// Notes that the stream waits for the event's last record.
     pub(crate) fn note_wait(&mut self, id: StreamId, event: usize) {
         let (Some(st), Some(record)) = (self.streams.get_mut(&id), self.records.get(event)) else { return };
         let mine = Arc::make_mut(&mut st.behind);
-        for (other, n) in record.iter().filter(|(other, _)| **other != id) {
-            let place = mine.entry(*other).or_insert(0);
-            *place = (*place).max(*n);
+        for (other, n) in record.behind.iter().map(|(o, n)| (*o, *n)).chain(record.stream).filter(|(o, _)| *o != id) {
+            let place = mine.entry(other).or_insert(0);
+            *place = (*place).max(n);
         }
     }
 

@@ -26,6 +26,7 @@ use crate::layout::{
 };
 use crate::profile::DeviceProfile;
 use crate::segments::{note_run, sample_run};
+use std::sync::atomic::{Ordering, fence};
 
 /// Slice that models even sharing under MPS, ns.
 pub const SHARED_SLICE_NS: u64 = 50_000;
@@ -246,14 +247,15 @@ fn choose_slot(body: &StateBody, d: &DeviceBody, j: &mut ClockJournal) -> Option
 
 /// Makes the step: writes the journal, then the state, then closes the journal.
 fn commit(body: &mut StateBody, j: &ClockJournal) {
-    // Volatile and fenced: if this process is killed in between, the next one relies on the order of these stores.
+    // Volatile and fenced: if this process is killed in between, the next one relies on the order of these stores. It
+    // only reads them after the kernel has told it of the death, so release fences suffice.
     body.journal = ClockJournal { open: 0, ..*j };
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    fence(Ordering::Release);
     // SAFETY: a valid, aligned field of a live structure that this thread has exclusively.
     unsafe { std::ptr::write_volatile(&mut body.journal.open, 1) };
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    fence(Ordering::Release);
     apply_journal(body);
-    std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+    fence(Ordering::Release);
     // SAFETY: as above.
     unsafe { std::ptr::write_volatile(&mut body.journal.open, 0) };
 }

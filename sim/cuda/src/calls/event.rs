@@ -48,6 +48,7 @@ const EXTERNAL_RECORD_FLAG: u32 = 1;
 
 fn record_event(d: &CallFrame, event: CUevent, stream: CUstream, external: bool) -> CallResult {
     static CALL: TimedCall = TimedCall::new();
+    let begin = vgpu_sim::now();
     let driver = d.initialised_driver()?;
     let e = object_of_handle(&driver.events, event.0)?;
     let (c, _) = d.raw_stream(stream)?;
@@ -63,8 +64,9 @@ fn record_event(d: &CallFrame, event: CUevent, stream: CUstream, external: bool)
     };
     *e.captured.lock() = None;
     let device = driver.device_of_ordinal(c.device)?;
-    let recorded = CALL
-        .run(&device.profile, &device.engine, device.profile.record_host_ns, || device.engine.record_event(id, e.id));
+    let recorded = CALL.run(begin, &device.profile, &device.engine, device.profile.record_host_ns, || {
+        device.engine.record_event(id, e.id)
+    });
     if recorded { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
 }
 

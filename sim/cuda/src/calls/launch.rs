@@ -114,6 +114,7 @@ pub(super) unsafe fn launch(
     extra: *mut *mut c_void,
 ) -> CallResult {
     static CALL: TimedCall = TimedCall::new();
+    let begin = vgpu_sim::now();
     let x = function_of_handle(d, f)?;
     let (c, id) = match d.target_of(stream)? {
         OperationTarget::Capture(t) => {
@@ -125,8 +126,8 @@ pub(super) unsafe fn launch(
     let driver = d.initialised_driver()?;
     let device = driver.device_of_ordinal(c.device)?;
     let known = unsafe { launch_duration(&device.profile, &x, shape, params, extra)? }.find(driver)?;
-    let started =
-        CALL.run(&device.profile, &device.engine, device.profile.launch_host_ns, || known.start(&device.engine, id));
+    let started = CALL
+        .run(begin, &device.profile, &device.engine, device.profile.launch_host_ns, || known.start(&device.engine, id));
     if started { Ok(()) } else { Err(CUresult::INVALID_HANDLE) }
 }
 

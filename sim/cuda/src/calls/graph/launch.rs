@@ -22,10 +22,11 @@ pub(super) fn upload_graph(d: &CallFrame, exec: &ExecutableGraph, stream: CUstre
 
 pub(crate) unsafe fn cuGraphLaunch(d: &CallFrame, exec: CUgraphExec, stream: CUstream) -> CallResult {
     static CALL: TimedCall = TimedCall::new();
+    let begin = vgpu_sim::now();
     let x = executable_of_handle(d, exec)?;
     let (driver, line) = (d.initialised_driver()?, stream_line(d, stream)?);
     let device = driver.device_of_ordinal(line.device)?;
-    CALL.run(&device.profile, &device.engine, device.profile.launch_host_ns, || run::launch(driver, &x, &line))
+    CALL.run(begin, &device.profile, &device.engine, device.profile.launch_host_ns, || run::launch(driver, &x, &line))
 }
 
 pub(crate) unsafe fn cuGraphUpload(d: &CallFrame, exec: CUgraphExec, stream: CUstream) -> CallResult {
