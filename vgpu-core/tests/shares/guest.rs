@@ -32,6 +32,8 @@ struct Interval {
     /// End of the call that recorded the end marker.
     recorded: u64,
     open: OpenInterval,
+    /// Estimated work that was launched into all streams between its markers.
+    all: u64,
     /// Each launched function with its estimated cost.
     keys: Vec<(u64, u64)>,
     /// Host time of the calls that recorded the begin marker and made the first launch.
@@ -47,6 +49,8 @@ struct Stream {
     begin: Option<usize>,
     calls: [u64; 2],
     begun: u64,
+    /// Work that had been launched into all streams at the begin of the open work.
+    from: u64,
     keys: Vec<(u64, u64)>,
     tainted: bool,
     pending: VecDeque<Interval>,
@@ -67,6 +71,8 @@ pub struct Guest {
     rough: CostTable<64>,
     streams: Vec<Stream>,
     union: TimeUnion,
+    /// Estimated work that was launched into all streams so far.
+    launched: u64,
     /// Device time at which each event marker was reached.
     pub markers: Vec<u64>,
     pub ceiling: Option<Share>,
@@ -111,6 +117,7 @@ impl Guest {
             rough: CostTable::new(),
             streams: (0..8).map(|_| Stream::default()).collect(),
             union: TimeUnion::default(),
+            launched: 0,
             markers: Vec::new(),
             ceiling,
             account,
@@ -229,6 +236,8 @@ impl Guest {
         let here = &mut self.streams[stream];
         if idle {
             (here.begin, here.calls, here.begun) = (begin, calls, now + calls[0]);
+            // The other streams' work in flight is done before the launch.
+            here.from = self.launched.saturating_sub(self.keeper.remaining_ns(now));
         }
         begin
     }
@@ -248,6 +257,7 @@ impl Guest {
     /// After a launch: returns the end marker to record, if any.
     pub fn after(&mut self, stream: usize, key: u64, cost: CostGuess, forced: bool, now: u64) -> Option<usize> {
         self.keeper.note_launch(cost, now);
+        self.launched += cost.as_ns();
         let here = &mut self.streams[stream];
         if here.keys.iter().all(|one| one.0 != key) {
             here.keys.push((key, cost.as_ns()));
@@ -293,6 +303,7 @@ impl Guest {
             end,
             recorded: 0,
             open,
+            all: self.launched.saturating_sub(std::mem::replace(&mut here.from, self.launched)),
             keys: std::mem::take(&mut here.keys),
             calls: here.calls,
             begun: here.begun,
@@ -367,18 +378,24 @@ impl Guest {
                 let from = (self.stamp(begin) + lead).min(end);
                 let spent = self.union.add(from, end);
                 alone = end - from - spent + self.others(stream).sum::<u64>() <= BESIDE + spent / 16;
-                spent
+                let part = interval.open.own_part(interval.begin.is_some(), interval.all, end - from, spent);
+                (spent, part)
             });
             let id = interval.keys.iter().fold(0u64, |id, &(key, _)| id.rotate_left(7) ^ key);
             let estimate = interval.open.estimate;
-            let fresh = spent.unwrap_or(estimate);
+            let (fresh, part) = spent.unwrap_or((estimate, estimate));
             // From the time `closed` on, the device may belong to another member. So measured time beyond it may not be
             // this member's.
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
             let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
             let late = late.min(fresh);
-            let far_off = interval.open.doubt.unknown == 0 && is_far(fresh - late / 2, interval.open.estimate);
-            let own = if far_off { fresh - late / 2 } else { fresh };
+            let far_off =
+                interval.open.doubt.unknown == 0 && is_far(part.saturating_sub(late / 2), interval.open.estimate);
+            let own = match (far_off, late) {
+                (true, _) => fresh - late / 2,
+                (false, 0) => part,
+                (false, _) => fresh,
+            };
             let spoilt = interval.tainted || late > 0 && !far_off;
             if interval.begin.is_some() && interval.open.launches == 1 && alone && !spoilt {
                 self.lead.learn(idle, 0);
@@ -397,9 +414,7 @@ impl Guest {
                 }
             }
             self.charge(fresh, fresh - ordinary);
-            if spent.is_some() {
-                // For streams that ran at the same time, each sample teaches only the time that it added to the
-                // combined busy time.
+            if spent.is_some_and(|(ns, _)| ns > 0) {
                 for &(key, cost) in &interval.keys {
                     let now = u128::from(cost) * u128::from(own) / u128::from(interval.open.estimate.max(1));
                     let now = u64::try_from(now).unwrap_or(NEVER).max(1);
@@ -415,7 +430,7 @@ impl Guest {
             } else {
                 interval.keys.iter().for_each(|&(key, _)| self.ripen(key));
             }
-            if spent.is_some_and(|ns| ns > 0) && !spoilt && interval.open.doubt.unknown == 0 {
+            if spent.is_some_and(|(ns, _)| ns > 0) && !spoilt && interval.open.doubt.unknown == 0 {
                 self.keeper.learn_slowdown(interval.open.estimate, own);
             }
             let least =

@@ -51,7 +51,7 @@ fn keep_table(launch: u64) {
                 "graphs of 20" => (98.0..=102.0).contains(&got),
                 // The kernel may end before its end marker is recorded.
                 _ if kernel * 2 <= launch => (95.0..=112.0).contains(&got),
-                "four streams" => (94.0..=106.0).contains(&got),
+                "four streams" => (95.0..=105.0).contains(&got),
                 _ => (95.0..=if kernel >= 20 * US { 102.0 } else { 105.0 }).contains(&got),
             };
             assert!(all.into_iter().all(is_kept), "{style}, {}, launch {}: {all:.1?}", name(kernel), name(launch));

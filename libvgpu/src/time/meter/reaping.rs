@@ -3,7 +3,7 @@
 //!
 //! One thread at a time queries the driver. It takes the intervals with it ([`UsageMeter::collect_batch`]), queries
 //! without the lock, and returns the answers ([`UsageMeter::apply_batch`]). Streams that were busy at the same time
-//! share the time in proportion to the estimates of all launched work ([`Interval::own_part`]). Where the estimates
+//! share the time in proportion to the estimates of all launched work ([`OpenInterval::own_part`](vgpu_core::time::gate::marks::OpenInterval::own_part)). Where the estimates
 //! are unknown, the first interval counted gets the time ([`vgpu_core::time::gate::union::TimeUnion`]), and its
 //! functions the cost.
 
@@ -237,7 +237,8 @@ impl UsageMeter {
             // their launches: nothing to learn.
             let keys = interval.keys.all();
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
-            let part = interval.own_part(times.end.saturating_sub(began), spent);
+            let length = times.end.saturating_sub(began);
+            let part = open.own_part(interval.begin.is_some(), interval.all, length, spent);
             // `late`: how long the work ran after others were admitted. It had at least half of the device meanwhile.
             // Work that took far longer than its estimate teaches that smaller time as its undisturbed cost. Otherwise
             // its estimate would stay too small, and it would run next to others every time. A moderate overrun
@@ -262,7 +263,7 @@ impl UsageMeter {
                 if clean && open.doubt.unknown == 0 {
                     self.keeper.learn_slowdown(open.estimate, own);
                 }
-                let hidden = times.end.saturating_sub(began).saturating_sub(spent);
+                let hidden = length.saturating_sub(spent);
                 if let (true, 1, Some(begin)) = (clean && hidden == 0 && !interval.first, open.launches, times.begin) {
                     let (elapsed, calls) = (times.end.saturating_sub(begin), interval.calls);
                     let apart = interval.recorded.saturating_sub(interval.begun + calls[0] / 2);
@@ -563,19 +564,6 @@ mod tests {
             &costs,
         );
         assert_eq!(paid.get(), 1_000_000_000);
-    }
-
-    #[test]
-    fn what_is_launched_beside_others_pays_its_part_only_where_that_can_be_told() {
-        let own = |begin: bool, estimate, all, length, spent| {
-            of_five(begin.then_some(CUevent::NULL), estimate, all).own_part(length, spent)
-        };
-        assert_eq!(own(false, 250, 250, 400, 400), 400, "alone it is what was counted");
-        assert_eq!(own(false, 250, 1000, 1200, 900), 300, "a fifth longer than believed, as all of them");
-        assert_eq!(own(true, 50, 90, 120, 51), 51, "behind a marker of its own the others are counted for themselves");
-        assert_eq!(own(true, 50, 100, 120, 0), 50, "or for it");
-        assert_eq!(own(false, 20, 1_300_000, 25, 25), 20, "what runs beside a wait is no part of that");
-        assert_eq!(own(false, 1000, 1020, 1_000_000, 999_990), 980_392, "and a wait is no part of what runs beside it");
     }
 
     #[test]

@@ -72,35 +72,6 @@ pub(super) struct Interval {
     pub first: bool,
 }
 
-impl Interval {
-    /// The device time of the interval's own launches. `length`: the interval's length; `spent`: the part of it that
-    /// was not counted for another interval before.
-    ///
-    /// Streams that ran at the same time share it in proportion to their estimates. Otherwise the first interval
-    /// counted would be charged the others' time as well. The others would be charged next to nothing, except for
-    /// their work that is charged by its cost, which would be paid twice. The proportion is meaningless if the
-    /// others' work has unknown cost, or did not run at the same time because it waits. The result is then `spent`,
-    /// moved no further from the estimate than the proportion is. An interval with its own begin marker holds one
-    /// launch, and the work on the device at that moment is not known to the microsecond. Its result is `spent`,
-    /// unless another interval was counted for it.
-    pub fn own_part(&self, length: u64, spent: u64) -> u64 {
-        let estimate = self.open.estimate;
-        let is_told_apart = self.begin.is_some() && spent >= estimate / 2;
-        if self.open.doubt.unknown > 0 || self.all <= estimate || is_told_apart {
-            return spent;
-        }
-        let part = u128::from(length) * u128::from(estimate) / u128::from(self.all);
-        let part = u64::try_from(part).unwrap_or(u64::MAX);
-        if self.begin.is_none() && part >= estimate / 2 && part / 2 <= estimate {
-            part
-        } else if spent > estimate {
-            spent.min(part.max(estimate))
-        } else {
-            spent.max(part.min(estimate))
-        }
-    }
-}
-
 /// The timeline of one stream.
 pub(super) struct StreamTimeline {
     pub number: u64,

@@ -46,6 +46,37 @@ pub struct OpenInterval {
     sample: bool,
 }
 
+impl OpenInterval {
+    /// The device time of the interval's own launches, in ns. `length`: the interval's length; `spent`: the part of it
+    /// that was not counted for another interval before; `all`: the estimate of the work that was launched into all
+    /// streams in this interval. `has_begin`: the interval has its own begin marker.
+    ///
+    /// Streams that ran at the same time share it in proportion to their estimates. Otherwise the first interval
+    /// counted would be charged the others' time as well. The others would be charged next to nothing, except for
+    /// their work that is charged by its cost, which would be paid twice. The proportion is meaningless if the
+    /// others' work has unknown cost, or did not run at the same time because it waits. The result is then `spent`,
+    /// moved no further from the estimate than the proportion is. An interval with its own begin marker holds one
+    /// launch, and the work on the device at that moment is not known to the microsecond. Its result is `spent`,
+    /// unless another interval was counted for it.
+    #[must_use]
+    pub fn own_part(&self, has_begin: bool, all: u64, length: u64, spent: u64) -> u64 {
+        let estimate = self.estimate;
+        let is_told_apart = has_begin && spent >= estimate / 2;
+        if self.doubt.unknown > 0 || all <= estimate || is_told_apart {
+            return spent;
+        }
+        let part = u128::from(length) * u128::from(estimate) / u128::from(all);
+        let part = u64::try_from(part).unwrap_or(u64::MAX);
+        if !has_begin && part >= estimate / 2 && part / 2 <= estimate {
+            part
+        } else if spent > estimate {
+            spent.min(part.max(estimate))
+        } else {
+            spent.max(part.min(estimate))
+        }
+    }
+}
+
 /// The markers of one stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamMarkers {

@@ -1,6 +1,6 @@
 //! The gate's promises.
 
-use super::marks::{StreamMarkers, has_kept_up};
+use super::marks::{OpenInterval, StreamMarkers, has_kept_up};
 use super::*;
 use crate::time::account::cost::{CostTable, UNKNOWN_COST_NS};
 use crate::time::config::{BASE, KNOWN_WAIT_NS, MARKER_INTERVAL_NS};
@@ -521,4 +521,19 @@ fn who_looks_late_by_less_than_a_handover_still_sees_the_end_before_it_comes() {
             );
         }
     }
+}
+
+#[test]
+fn what_is_launched_beside_others_pays_its_part_only_where_that_can_be_told() {
+    let own = |begin: bool, estimate, all, length, spent| {
+        let mut open = OpenInterval::default();
+        open.estimate = estimate;
+        open.own_part(begin, all, length, spent)
+    };
+    assert_eq!(own(false, 250, 250, 400, 400), 400, "alone it is what was counted");
+    assert_eq!(own(false, 250, 1000, 1200, 900), 300, "a fifth longer than believed, as all of them");
+    assert_eq!(own(true, 50, 90, 120, 51), 51, "behind a marker of its own the others are counted for themselves");
+    assert_eq!(own(true, 50, 100, 120, 0), 50, "or for it");
+    assert_eq!(own(false, 20, 1_300_000, 25, 25), 20, "what runs beside a wait is no part of that");
+    assert_eq!(own(false, 1000, 1020, 1_000_000, 999_990), 980_392, "and a wait is no part of what runs beside it");
 }
