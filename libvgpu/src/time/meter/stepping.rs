@@ -385,7 +385,7 @@ impl UsageMeter {
         chain.keys.add(wish.launch.key, wish.cost);
         chain.launches = chain.launches.wrapping_add(1);
         self.launches = self.launches.wrapping_add(1);
-        let soonest = if idle { now + BASE.handover } else { 0 };
+        let soonest = if idle { now + MARKER_INTERVAL_NS } else { 0 };
         chain.ask_at = (chain.ask_at.max(now) + wish.cost.as_ns() / 2).max(soonest);
         chain.over_by = now + 2 * self.keeper.in_flight() + MARKER_INTERVAL_NS;
         let closed = chain.marks.after_launch(wish.cost);
