@@ -114,7 +114,7 @@ fn kernels_of_a_few_microseconds_get_what_is_due() {
             );
             // A program that the processor limits may have been slower alone, on a busy host. Its ceiling is the bound.
             let is_kept = held.share() <= f64::from(ceiling) * 1.05;
-            let least = if bare.share() < f64::from(ceiling) { 93.0 } else { 96.0 };
+            let least = if bare.share() < f64::from(ceiling) { 75.0 } else { 96.0 };
             assert!(got >= least && is_kept, "{command}, {launch_ns} ns, {ceiling} %: {got:.1} % of {due:.1}");
         });
     }
