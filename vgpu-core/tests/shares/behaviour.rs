@@ -178,6 +178,21 @@ fn weights_hold_from_the_moment_on_at_which_a_second_tenant_comes() {
     assert!((got[0] - 30.0).abs() <= 1.5 && (got[1] - 70.0).abs() <= 1.5, "{got:?}");
 }
 
+/// Time alone counts as served to the floor. Otherwise the tenant would be a second behind its floor when another one
+/// comes, and that one would wait.
+#[test]
+fn a_floor_is_not_owed_for_the_time_alone() {
+    let mut world = World::new(A100, 1, true, 1);
+    world.member(0, 0, Terms { floor: Share::from_percent(50), ..weight(1) }, Work::Queue { kernel: MS });
+    world.run(5 * SECOND);
+    assert_eq!(world.members[0].guest.gate, Gate::Open, "alone and unlimited: no lease");
+    world.member(1, 0, weight(9), Work::Queue { kernel: MS });
+    world.run(7 * SECOND);
+    let got = measure::used(&world, 0, 1) as f64 / (2 * SECOND) as f64 * 100.0;
+    println!("| beside a floor of 50 % that was alone | {got:.1} |");
+    assert!(got >= 36.0, "nine parts of ten of what the floor leaves: {got:.1}");
+}
+
 #[test]
 fn without_the_daemon_everybody_goes_on_with_what_was_promised() {
     let mut world = World::new(A100, 1, true, 1);

@@ -48,7 +48,7 @@ impl Arbiter {
     }
 
     /// A tenant that had the device to itself until now fell no further behind its floor, however much it used.
-    pub(super) fn was_alone(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
+    fn was_alone(&mut self, d: DeviceId, seat: SeatIx, now: u64) {
         let device = &self.devices[index(d)];
         let had = device.floor_before.saturating_add(now.saturating_sub(device.granted));
         let served = device.order.floor_clock(now).min(had);

@@ -19,11 +19,6 @@ impl Arbiter {
         let accounted = self.seat_at(seat).accounted_ns();
         let before = self.devices[index(d)].contended;
         self.devices[index(d)].contended = others.then(|| before.unwrap_or((now, accounted)));
-        // A second tenant wants the device now: the holder's time alone until now counts as served to its floor. Work
-        // in flight counts later instead, when its measured time is charged.
-        if others && before.is_none() && self.slot_at(slot).usage.in_flight == Some(0) {
-            self.was_alone(d, seat, now);
-        }
         // Next to overdue work of others the device counts as shared while this tenant holds it.
         let is_shared = others || !self.devices[index(d)].overdue.is_empty();
         // A member may keep a lease that nobody waits for although the ceiling is used up. Its own account holds it
