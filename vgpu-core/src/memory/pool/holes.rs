@@ -157,7 +157,7 @@ impl FreeRanges {
     pub fn note_placed_inside(&mut self, at: u64, bytes: u64) -> bool {
         let end = at.saturating_add(bytes);
         let same = |free: &RecentFree| free.stream.is_some() && (free.block.at, free.block.end) == (at, end);
-        if let Some(index) = self.recent.iter().position(same) {
+        if let Some(index) = self.recent.iter().rposition(same) {
             // The chunk counts the block all the time.
             self.recent.swap_remove(index);
             return true;
@@ -275,7 +275,7 @@ impl FreeRanges {
 
     /// The index of a free in `recent`, if it is still there.
     fn find_recent(&self, leaving: PendingFree) -> Option<usize> {
-        self.recent.iter().position(|free| free.block == leaving)
+        self.recent.iter().rposition(|free| free.block == leaving)
     }
 
     /// Removes the selected frees from `recent`. Those that ended become pieces of the map; those in progress are
