@@ -85,8 +85,10 @@ pub struct Governor {
     costs: Box<LaunchCosts>,
     /// Held for a few dozen instructions, never across a call of the driver.
     meter: Lock<UsageMeter>,
-    /// Changes when work in flight completes; waiting threads sleep on it.
+    /// Changes when work in flight completes or the daemon grants other terms; waiting threads sleep on it.
     bell: AtomicU32,
+    /// State of the daemon's word when the helper thread last looked.
+    granted: AtomicU32,
     /// True if the calls around the last measurement took long.
     vague: AtomicBool,
     /// Whether members of the tenant take turns on this device.
@@ -105,6 +107,7 @@ impl Governor {
             costs: LaunchCosts::new_boxed(),
             meter: Lock::new(UsageMeter::default()),
             bell: AtomicU32::new(0),
+            granted: AtomicU32::new(0),
             vague: AtomicBool::new(false),
             turns: turn::TurnRule::new(),
             above,
@@ -287,7 +290,7 @@ impl Governor {
     ) -> LaunchStep {
         let pay = |due, since| self.charge(joined, due, since);
         let mut waiting = None;
-        let (mut seen, mut step, mut heard) = (StepFindings::default(), first, 0);
+        let (mut seen, mut step, mut heard, mut own) = (StepFindings::default(), first, 0, 0);
         let outcome = loop {
             match step {
                 LaunchStep::Go(_) | LaunchStep::Open => break step,
@@ -316,9 +319,9 @@ impl Governor {
                         (Some((word, seen)), _) if for_others => futex::wait(word, seen, until, u32::MAX),
                         (None, Some(turn)) => {
                             self.do_chores(joined, turn);
-                            if for_others { turn::wait(turn, heard, until) } else { waiting.wait_until(until) }
+                            if for_others { turn::wait(turn, heard, until) } else { waiting.wait_until(own, until) }
                         }
-                        _ => waiting.wait_until(until),
+                        _ => waiting.wait_until(own, until),
                     }
                     // The daemon may have appeared or disappeared meanwhile.
                     (wish.gate, wish.share, wish.turn) =
@@ -331,6 +334,7 @@ impl Governor {
             // Completed work may have taught the cost of this launch.
             wish.cost = self.costs.guess_cost(wish.launch.key);
             heard = wish.turn.as_ref().map_or(0, |turn| turn.bell_word().load(SeqCst));
+            own = self.hear_bell();
             step = self.step_launch(joined, wish, seen);
         };
         drop(waiting);
@@ -431,10 +435,12 @@ impl Governor {
         if !self.is_observing() {
             // Unmeasured work is charged by its estimate, and waits for the balance like all other work.
             let mut waiting = None;
-            while let Some(until) = self.kept_until(account) {
+            loop {
+                let heard = self.hear_bell();
+                let Some(until) = self.kept_until(account) else { break };
                 let waiting = waiting.get_or_insert_with(|| waiting::WaitingThread::begin_waiting(self));
                 self.ring_before_wait(joined);
-                waiting.wait_until(until.min(clock::now().saturating_add(BASE.heartbeat)));
+                waiting.wait_until(heard, until.min(clock::now().saturating_add(BASE.heartbeat)));
             }
         }
         let since = account.begin_work(clock::now());

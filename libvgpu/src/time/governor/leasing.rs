@@ -9,7 +9,7 @@ use crate::ledger::joined::JoinedLedger;
 use crate::process::helper_thread;
 use crate::time::meter::markers;
 use crate::time::meter::reaping::in_context;
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use shim_sys::cuda::{CUevent, CUresult};
 use vgpu_core::time::account::{Admission, SharedAccount};
 use vgpu_core::time::arbiter::Gate;
@@ -125,6 +125,12 @@ impl Governor {
         }
         self.ask_open_streams(joined);
         let look = self.lock_meter().attend_lease(&self.post, clock::now());
+        // A thread that waits for its balance sleeps on this process's bell, and would see other terms up to a heartbeat
+        // later.
+        let granted = self.daemon_word().map_or(0, |(_, sequence)| sequence);
+        if self.granted.swap(granted, Relaxed) != granted {
+            self.ring_waiters();
+        }
         self.ring_daemon();
         look
     }

@@ -8,7 +8,12 @@ use crate::ffi::clock;
 use core::sync::atomic::Ordering::*;
 
 impl Governor {
-    /// Work in flight completed: wakes the waiting threads, which look again.
+    /// State of the bell. Read it before the decision to wait, so that no ring after that decision is lost.
+    pub fn hear_bell(&self) -> u32 {
+        self.bell.load(Acquire)
+    }
+
+    /// Work in flight completed, or the daemon granted other terms: wakes the waiting threads, which look again.
     ///
     /// # Cost
     /// One atomic addition and one short lock; a system call if a thread waits.
@@ -40,9 +45,8 @@ impl<'a> WaitingThread<'a> {
         Self { governor }
     }
 
-    /// Waits until `moment`, until the bell rings, or until a signal arrives.
-    pub fn wait_until(&self, moment: u64) {
-        let heard = self.governor.bell.load(Acquire);
+    /// Waits until `moment`, until the bell is no longer as `heard`, or until a signal arrives.
+    pub fn wait_until(&self, heard: u32, moment: u64) {
         clock::wait(&self.governor.bell, heard, moment);
     }
 }
