@@ -6,12 +6,14 @@ mod job;
 #[path = "leases/world.rs"]
 mod world;
 
+use std::cell::Cell;
 use std::process::{Child, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use job::{end, lab, ranks, tell_with};
 use vgpu_tests::Member;
+use vgpu_tests::timed::measured;
 use world::{World, alone, tenant};
 
 /// Loops that keep processors busy until they are dropped.
@@ -82,9 +84,7 @@ fn jobs_that_wait_crosswise_go_on_on_a_busy_host() {
         eprintln!("{names:?}: {rounds:.1?} rounds a second, device busy {busy} %, five rounds took up to {longest:?}");
         (rounds, longest)
     };
-    let due = under_own_ceiling(&["a"]).0[0];
-    let own = under_own_ceiling(&["a", "b"]);
-    let daemon = {
+    let under_daemon = || {
         let limit = format!("sm_limit = {PERCENT}");
         let mut world = World::start_on("2xh200", &(tenant("a", &limit) + &tenant("b", &limit)));
         let mut jobs = ["a", "b"].map(|job| {
@@ -97,8 +97,16 @@ fn jobs_that_wait_crosswise_go_on_on_a_busy_host() {
         eprintln!("daemon: {rounds:.1?} rounds a second, device busy {busy} %, five rounds took up to {longest:?}");
         (rounds, longest)
     };
-    for (of, (jobs, longest)) in [("its own account", own), ("the daemon", daemon)] {
-        assert!(jobs.iter().all(|&got| got >= 0.25 * due), "under {of}: {jobs:.1?} of {due:.1} a second");
-        assert!(longest < LONGEST, "under {of} five rounds took {longest:?}");
-    }
+    // A host that stalls can spoil the rounds of one attempt. No attempt may let a job stand still.
+    let worst = Cell::new(Duration::ZERO);
+    measured(|| {
+        let due = under_own_ceiling(&["a"]).0[0];
+        for (of, (jobs, longest)) in
+            [("its own account", under_own_ceiling(&["a", "b"])), ("the daemon", under_daemon())]
+        {
+            worst.set(worst.get().max(longest));
+            assert!(jobs.iter().all(|&got| got >= 0.25 * due), "under {of}: {jobs:.1?} of {due:.1} a second");
+        }
+    });
+    assert!(worst.get() < LONGEST, "five rounds took {:?}", worst.get());
 }
