@@ -290,7 +290,7 @@ impl Governor {
     ) -> LaunchStep {
         let pay = |due, since| self.charge(joined, due, since);
         let mut waiting = None;
-        let (mut seen, mut step, mut heard, mut own) = (StepFindings::default(), first, 0, 0);
+        let (mut seen, mut step, mut heard, mut own_bell) = (StepFindings::default(), first, 0, 0);
         let outcome = loop {
             match step {
                 LaunchStep::Go(_) | LaunchStep::Open => break step,
@@ -319,9 +319,13 @@ impl Governor {
                         (Some((word, seen)), _) if for_others => futex::wait(word, seen, until, u32::MAX),
                         (None, Some(turn)) => {
                             self.do_chores(joined, turn);
-                            if for_others { turn::wait(turn, heard, until) } else { waiting.wait_until(own, until) }
+                            if for_others {
+                                turn::wait(turn, heard, until)
+                            } else {
+                                waiting.wait_until(own_bell, until)
+                            }
                         }
-                        _ => waiting.wait_until(own, until),
+                        _ => waiting.wait_until(own_bell, until),
                     }
                     // The daemon may have appeared or disappeared meanwhile.
                     (wish.gate, wish.share, wish.turn) =
@@ -334,7 +338,7 @@ impl Governor {
             // Completed work may have taught the cost of this launch.
             wish.cost = self.costs.guess_cost(wish.launch.key);
             heard = wish.turn.as_ref().map_or(0, |turn| turn.bell_word().load(SeqCst));
-            own = self.hear_bell();
+            own_bell = self.hear_bell();
             step = self.step_launch(joined, wish, seen);
         };
         drop(waiting);

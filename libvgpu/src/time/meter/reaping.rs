@@ -3,8 +3,9 @@
 //!
 //! One thread at a time queries the driver. It takes the intervals with it ([`UsageMeter::collect_batch`]), queries
 //! without the lock, and returns the answers ([`UsageMeter::apply_batch`]). Streams that were busy at the same time
-//! share the time in proportion to the estimates of all launched work ([`OpenInterval::own_part`](vgpu_core::time::gate::marks::OpenInterval::own_part)). Where the estimates
-//! are unknown, the first interval counted gets the time ([`vgpu_core::time::gate::union::TimeUnion`]), and its
+//! share the time in proportion to the estimates of all launched work
+//! ([`vgpu_core::time::gate::marks::OpenInterval::own_part`]). Where the estimates are unknown, the first interval
+//! counted gets the time ([`vgpu_core::time::gate::union::TimeUnion`]), and its
 //! functions the cost.
 
 use super::markers::{self, ContextAxis, IntervalMarkers, MarkerAnswer, SampleTimes, SecondMarker};
