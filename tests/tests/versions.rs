@@ -249,7 +249,7 @@ fn a_kept_ledger_of_the_next_version_is_refused_with_words_while_a_process_holds
     held.read_exact_at(&mut version, VERSION_OFFSET).unwrap();
     assert_eq!(u32::from_le_bytes(version), next, "it is left as it is");
     // Nobody holds it any more: nothing of it counts, and the daemon replaces it.
-    drop(held);
+    lock::unlock(held.as_fd(), 4096).unwrap();
     let mut member = lab.member();
     member.begin();
     keeps_two_gib(&mut member);

@@ -311,6 +311,16 @@ mod tests {
         assert!(dir.path().exists() && made.symlink_metadata().is_ok());
     }
 
+    fn begin_member(ledger: &OwnedFd) {
+        assert!(lock::try_lock(ledger.as_fd(), 4096).unwrap());
+    }
+
+    /// Closing the file would not end the lock while a child that another test starts still has a copy of the
+    /// descriptor.
+    fn end_member(ledger: &OwnedFd) {
+        lock::unlock(ledger.as_fd(), 4096).unwrap();
+    }
+
     #[test]
     fn a_file_that_is_no_ledger_any_more_is_replaced_when_no_process_holds_it() {
         let dir = tempfile::tempdir().unwrap();
@@ -322,11 +332,11 @@ mod tests {
         ];
         for destroy in destroy {
             let member = kept(&tenant).open_or_make().unwrap();
-            assert!(lock::try_lock(member.as_fd(), 4096).unwrap());
+            begin_member(&member);
             destroy(&File::from(kept(&tenant).open().unwrap()));
             let refused = kept(&tenant).open_or_make().unwrap_err();
             assert!(refused.to_string().contains("overwritten"), "{refused}");
-            drop(member);
+            end_member(&member);
             let fresh = kept(&tenant).open_or_make().unwrap();
             assert!(kept(&tenant).is_whole(&fresh));
             assert_eq!(inode(&fresh), inode(&kept(&tenant).open_or_make().unwrap()), "one that is whole stays");
@@ -338,7 +348,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tenant = tenant(dir.path());
         let member = kept(&tenant).open_or_make().unwrap();
-        assert!(lock::try_lock(member.as_fd(), 4096).unwrap());
+        begin_member(&member);
         let next = LEDGER_VERSION + 1;
         assert_eq!(rustix::io::pwrite(&member, &next.to_le_bytes(), 8), Ok(4));
         let refused = kept(&tenant).open_or_make().unwrap_err();
@@ -347,7 +357,7 @@ mod tests {
         let mut begin = [0; BEGIN];
         rustix::io::pread(&member, &mut begin, 0).unwrap();
         assert_eq!(ledger_version(&begin), Some(next), "it is left as it is");
-        drop(member);
+        end_member(&member);
         let fresh = kept(&tenant).open_or_make().unwrap();
         assert!(kept(&tenant).is_whole(&fresh));
     }

@@ -423,6 +423,12 @@ mod tests {
         file
     }
 
+    /// Ends the member of [`ledger`]. Closing the file would not end the lock while a child that another test starts
+    /// still has a copy of the descriptor.
+    fn end_member(file: &File) {
+        lock::unlock(file.as_fd(), slot_lock_offset(0)).unwrap();
+    }
+
     #[test]
     fn a_reading_contains_nothing_of_the_ledger_that_was_read_before() {
         let dir = tempfile::tempdir().unwrap();
@@ -484,7 +490,7 @@ mod tests {
         ledgers.stir(1, later);
         assert!(!ledgers.is_quick(), "a launch alone changes no memory");
         ledgers.moved(1, later);
-        drop(member);
+        end_member(&member);
         assert_eq!(ledgers.read_due(later, 1), BTreeSet::from([whose.clone()]));
         assert!(ledgers.is_quick(), "a process came or went");
         ledgers.collect_held();
