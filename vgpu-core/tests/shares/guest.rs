@@ -389,14 +389,8 @@ impl Guest {
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
             let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
             let late = late.min(fresh);
-            let far_off =
-                interval.open.doubt.unknown == 0 && is_far(part.saturating_sub(late / 2), interval.open.estimate);
-            let own = match (far_off, late) {
-                (true, _) => fresh - late / 2,
-                (false, 0) => part,
-                (false, _) => fresh,
-            };
-            let spoilt = interval.tainted || late > 0 && !far_off;
+            let shown = interval.open.shown_cost(part, fresh, late);
+            let (own, spoilt) = (shown.ns, interval.tainted || shown.is_disturbed);
             if interval.begin.is_some() && interval.open.launches == 1 && alone && !spoilt {
                 self.lead.learn(idle, 0);
             }

@@ -15,7 +15,7 @@ use crate::driver::own;
 use crate::time::launch_costs::LaunchCosts;
 use shim_sys::cuda::*;
 use vgpu_core::time::account::SharedAccount;
-use vgpu_core::time::account::cost::{MEASUREMENTS_OF_MEAN, is_far};
+use vgpu_core::time::account::cost::MEASUREMENTS_OF_MEAN;
 use vgpu_core::time::account::lead::IdleSample;
 use vgpu_core::time::config::{SHORT_NS, small_part};
 use vgpu_core::time::gate::marks::has_kept_up;
@@ -240,26 +240,17 @@ impl UsageMeter {
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
             let length = times.end.saturating_sub(began);
             let part = open.own_part(interval.begin.is_some(), interval.all, length, spent);
-            // `late`: how long the work ran after others were admitted. It had at least half of the device meanwhile.
-            // Work that took far longer than its estimate teaches that smaller time as its undisturbed cost. Otherwise
-            // its estimate would stay too small, and it would run next to others every time. A moderate overrun
-            // teaches no undisturbed cost: others may have started sooner, or be several, and caused it.
             let late = self.lease.late_ns(times.host).min(spent);
             // Work that took far longer than estimated pays its counted time: with several streams the cause cannot
             // be identified.
             let used = if late > 0 || part / 2 > open.estimate { spent } else { part };
             teaches = spent > 0 && usual.is_none();
             if teaches {
-                let is_far_off = open.doubt.unknown == 0 && is_far(part.saturating_sub(late / 2), open.estimate);
-                let own = match (is_far_off, late) {
-                    (true, _) => spent - late / 2,
-                    (false, 0) => part,
-                    (false, _) => spent,
-                };
+                let shown = open.shown_cost(part, spent, late);
                 let (key, marker) = (interval.keys.id_of_keys(), self.marker_cost.as_ns());
                 let is_unseen = times.begin.is_some() && self.lead.is_unseen(key, marker);
-                let own = own.saturating_sub(if is_unseen { 0 } else { marker }).max(1);
-                let clean = !interval.tainted && (late == 0 || is_far_off);
+                let own = shown.ns.saturating_sub(if is_unseen { 0 } else { marker }).max(1);
+                let clean = !interval.tainted && !shown.is_disturbed;
                 costs.learn_costs(keys, open.estimate, own, clean);
                 if clean && open.doubt.unknown == 0 {
                     self.keeper.learn_slowdown(open.estimate, own);

@@ -17,7 +17,7 @@
 //!
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
-use crate::time::account::cost::{CostDoubt, CostGuess};
+use crate::time::account::cost::{CostDoubt, CostGuess, is_far};
 use crate::time::config::{MARKER_INTERVAL_NS, SHORT_LAUNCH_NS, small_part};
 
 /// True if the device was nearly done when the end marker of an interval of several launches was recorded. It may then
@@ -75,6 +75,33 @@ impl OpenInterval {
             spent.max(part.min(estimate))
         }
     }
+
+    /// The device time that the interval shows as the cost of its launches. `part`: the result of [`Self::own_part`];
+    /// `spent`: as there; `late`: the part of `spent`, in ns, in which other members were admitted as well.
+    ///
+    /// The launches had at least half of the device while others were admitted. Launches that took far longer than
+    /// estimated cost at least the rest. Otherwise their estimate would stay too small, and they would run next to
+    /// others every time.
+    #[must_use]
+    pub const fn shown_cost(&self, part: u64, spent: u64, late: u64) -> ShownCost {
+        let is_far_off = self.doubt.unknown == 0 && is_far(part.saturating_sub(late / 2), self.estimate);
+        let ns = match (is_far_off, late) {
+            (true, _) => spent - late / 2,
+            (false, 0) => part,
+            (false, _) => spent,
+        };
+        ShownCost { ns, is_disturbed: late > 0 && !is_far_off }
+    }
+}
+
+/// The cost of the launches of a measured interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShownCost {
+    /// Device time, in ns.
+    pub ns: u64,
+    /// True if other members, admitted meanwhile, may have caused it: several of them may have run, or have started
+    /// sooner.
+    pub is_disturbed: bool,
 }
 
 /// The markers of one stream.

@@ -537,3 +537,18 @@ fn what_is_launched_beside_others_pays_its_part_only_where_that_can_be_told() {
     assert_eq!(own(false, 20, 1_300_000, 25, 25), 20, "what runs beside a wait is no part of that");
     assert_eq!(own(false, 1000, 1020, 1_000_000, 999_990), 980_392, "and a wait is no part of what runs beside it");
 }
+
+#[test]
+fn launches_that_ran_beside_others_teach_an_undisturbed_cost_only_if_others_cannot_explain_it() {
+    let shown = |unknown, estimate, part, spent, late| {
+        let mut open = OpenInterval::default();
+        (open.doubt.unknown, open.estimate) = (unknown, estimate);
+        let shown = open.shown_cost(part, spent, late);
+        (shown.ns, shown.is_disturbed)
+    };
+    assert_eq!(shown(0, 100, 150, 300, 0), (150, false), "nobody was admitted: its part");
+    assert_eq!(shown(0, 100, 150, 300, 200), (300, true), "others may be the reason");
+    assert_eq!(shown(0, 100, 1000, 1000, 800), (600, false), "half of the device was its own");
+    assert_eq!(shown(0, 100, 790, 790, 790), (790, true), "half of that is less than four times the estimate");
+    assert_eq!(shown(1, 100, 1000, 1000, 800), (1000, true), "nothing was known");
+}
