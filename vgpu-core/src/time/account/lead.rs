@@ -213,6 +213,17 @@ mod tests {
     }
 
     #[test]
+    fn until_the_time_of_a_marker_is_known_the_resolution_stands_for_it() {
+        let is_unseen = |elapsed, marker| {
+            let mut estimate = LeadEstimate::default();
+            estimate.learn(IdleSample { key: 1, elapsed, calls: [700, 2_200], apart: 2_900 }, marker);
+            estimate.is_unseen(1, marker)
+        };
+        assert!(is_unseen(3_150, 0) && !is_unseen(3_151, 0), "half of 500 ns beyond the calls");
+        assert!(is_unseen(3_300, 800) && !is_unseen(3_301, 800), "half of a marker's time");
+    }
+
+    #[test]
     fn nothing_is_learned_from_long_kernels_other_functions_or_interrupted_calls() {
         let sample = |key, launch, elapsed| IdleSample { key, elapsed, calls: [700, launch], apart: launch + 700 };
         for pairs in [
