@@ -98,3 +98,43 @@ fn visible_part(profile: &DeviceProfile) -> u64 {
         drawn => drawn,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::time::Duration;
+    use vgpu_sim::MachineView;
+
+    const MS: u64 = 1_000_000;
+    const CALL: u64 = 100 * MS;
+
+    /// Processor time of this thread, in ns. A spinning thread takes it; a sleeping one does not.
+    fn processor_time() -> u64 {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the pointer is to a local.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+        u64::try_from(time.tv_sec * 1_000_000_000 + time.tv_nsec).unwrap()
+    }
+
+    #[test]
+    fn an_interruption_counts_as_a_part_of_its_call_and_lengthens_no_other_call() {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = DeviceEngine::new(Arc::new(MachineView::open_at(dir.path(), Some("h200")).unwrap()), 0);
+        let profile = DeviceProfile { visible_permille: 1000, ..DeviceProfile::built_in("h200").unwrap() };
+        let call = TimedCall::new();
+        let spent = |begin: u64, sleep: u64| {
+            let before = processor_time();
+            call.run(begin, &profile, &engine, CALL, || std::thread::sleep(Duration::from_nanos(sleep)));
+            processor_time() - before
+        };
+        let now = vgpu_sim::now();
+        assert!(spent(now - 2 * CALL, 0) < CALL / 2, "interrupted before its work was submitted");
+        assert!(spent(now - 2 * CALL, 2 * CALL) < CALL / 2, "and while it was");
+        assert_eq!(call.needed.load(Ordering::Relaxed), 0, "the model itself took no time");
+        let before = vgpu_sim::now();
+        spent(before, 0);
+        assert!(vgpu_sim::now() - before >= CALL - CALL * VARIATION / 1000, "a whole call");
+        assert!(call.needed.load(Ordering::Relaxed) > 0, "what the model took");
+    }
+}
