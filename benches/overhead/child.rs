@@ -24,8 +24,12 @@ pub struct DifferenceRow {
     pub high: f64,
 }
 
+/// Number of times that a row is measured. A guest on the other half of the processor's core slows both bodies for a
+/// second or more: the bare pool pair then takes 1.6 to 2.2 us instead of 1.1 to 1.3.
+const ATTEMPTS: u32 = 3;
+
 /// Times two bodies in `rounds` pairs of blocks of `calls`. The order within a pair alternates, and `rest` runs between
-/// blocks.
+/// blocks. All of it happens [`ATTEMPTS`] times, and the attempt with the fastest bare calls counts.
 pub fn compare_bodies(
     name: &str,
     rounds: u32,
@@ -33,6 +37,18 @@ pub fn compare_bodies(
     mut bare: impl FnMut(),
     mut ours: impl FnMut(),
     mut rest: impl FnMut(),
+) -> DifferenceRow {
+    let attempts = (0..ATTEMPTS).map(|_| compare_once(name, rounds, calls, &mut bare, &mut ours, &mut rest));
+    attempts.min_by(|one, other| one.bare.total_cmp(&other.bare)).expect("there are attempts")
+}
+
+fn compare_once(
+    name: &str,
+    rounds: u32,
+    calls: u32,
+    bare: &mut impl FnMut(),
+    ours: &mut impl FnMut(),
+    rest: &mut impl FnMut(),
 ) -> DifferenceRow {
     let mut time = |body: &mut dyn FnMut()| {
         let started = Instant::now();
