@@ -1,7 +1,7 @@
 //! A fleet of tenants in virtual time: jobs that work, pause, stall or are forgotten, and the daemon's own detectors.
 //!
-//! Nothing is measured here. The detectors and their steps are `vgpu_policy::idle`, as in the daemon; the jobs are drawn
-//! from the numbers of [`FleetPlan`].
+//! Nothing is measured here. The detectors and their steps are `vgpu_policy::idle`, as in the daemon; the jobs are
+//! drawn from the numbers of [`FleetPlan`].
 
 use std::time::Duration;
 

@@ -11,7 +11,8 @@
 //!
 //! In each, blocks of bare and of hooked calls alternate. The report shows the median of the paired differences and its
 //! 95 % interval. Each row is measured three times, and the time with the fastest bare calls counts: other guests of
-//! the machine disturbed it least. One more process launches under a ceiling with a driver that does nothing ([`launches`]).
+//! the machine disturbed it least. One more process launches under a ceiling with a driver that does nothing
+//! ([`launches`]).
 //!
 //! `--check` fails if a complete interval is above its budget. `--instructions` counts instructions under valgrind
 //! instead; `--check` then fails if a lookup takes more instructions than its budget. `--pools`

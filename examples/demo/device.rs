@@ -138,7 +138,8 @@ fn ask() -> Result<(String, u64), String> {
     type Total = unsafe extern "C" fn(*mut usize, c_int) -> c_int;
     let code = |what: &str, code: c_int| if code == 0 { Ok(()) } else { Err(format!("{what} answered {code}")) };
 
-    // SAFETY: the vendor's library is loaded by its soname, as every CUDA program does; the signatures are the driver's.
+    // SAFETY: the vendor's library is loaded by its soname, as every CUDA program does; the signatures are the
+    // driver's.
     unsafe {
         let driver = libloading::Library::new("libcuda.so.1").map_err(|_| "no libcuda.so.1 on this machine")?;
         let init = driver.get::<Init>(b"cuInit\0").map_err(|e| e.to_string())?;

@@ -77,8 +77,8 @@ impl Daemon {
         Daemon::start_with(program, dir, plan, None, Vec::new())
     }
 
-    /// As [`Daemon::start`] in the lab's directory, with the driver of the lab's machine. Its devices' numbers and memory
-    /// are known, and the memory is promised once.
+    /// As [`Daemon::start`] in the lab's directory, with the driver of the lab's machine. Its devices' numbers and
+    /// memory are known, and the memory is promised once.
     pub fn start_on_machine(lab: &Lab, plan: &Plan) -> Daemon {
         let driver = lab.path().join("driver");
         fs::create_dir(&driver).expect("own directory");

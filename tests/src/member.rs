@@ -182,7 +182,8 @@ impl Member {
 
     /// Waits until all threads of the process are stopped, or the process is dead.
     pub(crate) fn stands(&self) {
-        // SAFETY: all zeroes is a valid value of this structure, which the kernel fills; the child stays to be waited for.
+        // SAFETY: all zeroes is a valid value of this structure, which the kernel fills; the child stays to be waited
+        // for.
         unsafe {
             let mut info: libc::siginfo_t = std::mem::zeroed();
             libc::waitid(libc::P_PID, self.pid, &raw mut info, libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT);

@@ -29,9 +29,9 @@ fn shares(from: (Instant, [u64; 2]), to: (Instant, [u64; 2])) -> [u64; 2] {
 
 /// A rank's kernel occupies its device while the gate delays the other rank, and the tenant pays for that time.
 ///
-/// Three hundred rounds end, in batches of ten, each within the liveness bound. A busy host disturbs the measured shares;
-/// without the payment they are 80 % and more. So a quarter of the batches must be near the ceiling, and the less used
-/// device must be near it overall.
+/// Three hundred rounds end, in batches of ten, each within the liveness bound. A busy host disturbs the measured
+/// shares; without the payment they are 80 % and more. So a quarter of the batches must be near the ceiling, and the
+/// less used device must be near it overall.
 ///
 /// Not here: signals after the kernel that waits, in another stream. A wait is not measured there, see "Known to be
 /// short" in docs/gpu-time-model.md.

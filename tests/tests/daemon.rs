@@ -130,8 +130,8 @@ fn the_daemons_ceiling_on_time_is_in_force() {
     let (begin, before) = (Instant::now(), lab.device(0).busy_ns);
     let a = m.ok("work 1000000 4000 1");
     let percent = (lab.device(0).busy_ns - before) * 100 / u64::try_from(begin.elapsed().as_nanos()).unwrap();
-    // An emulated program next to busy ones gets too little of the processor for its ceiling: the lower bound only shows
-    // that it goes on.
+    // An emulated program next to busy ones gets too little of the processor for its ceiling: the lower bound only
+    // shows that it goes on.
     assert!((4..=26).contains(&percent), "{percent} %: {a:?}");
 }
 

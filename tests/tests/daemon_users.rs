@@ -136,8 +136,8 @@ fn a_file_that_an_unlisted_user_put_in_the_ledgers_place_keeps_no_listed_user_ou
     }
 }
 
-/// One limit for all containers, each with a place of its own for ledgers: with the daemon, with the next one, and without
-/// any.
+/// One limit for all containers, each with a place of its own for ledgers: with the daemon, with the next one, and
+/// without any.
 #[test]
 fn containers_of_a_tenant_share_one_limit_with_the_daemon_with_the_next_and_without_any() {
     if !needs_root() {

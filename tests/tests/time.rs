@@ -153,8 +153,9 @@ fn a_ceiling_of_all_is_none() {
 const WAYS: [&str; 7] =
     ["plain", "own stream", "cooperative", "huge grid", "extended", "extended, own stream", "retaining"];
 
-/// Every launch function waits for the ceiling in the same way. A library that counts blocks in 32 bits would
-/// overflow at the huge grid and credit time instead of charging it. All run at the same time, each on a machine of its own, because they mostly wait.
+/// Every launch function waits for the ceiling in the same way. A library that counts blocks in 32 bits would overflow
+/// at the huge grid and credit time instead of charging it. All run at the same time, each on a machine of its own,
+/// because they mostly wait.
 #[test]
 fn every_way_to_launch_pays() {
     let _alone = alone();

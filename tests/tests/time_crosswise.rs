@@ -58,8 +58,8 @@ fn rounds_per_second(jobs: &mut [[Member; 2]], span: Duration) -> (Vec<f64>, Dur
 
 /// Two jobs that wait crosswise on two devices, under a ceiling of 30 % each, on a host with six busy loops, without a
 /// daemon and under one. None stands still. Each does a quarter of what is due: the rounds that one such job does alone
-/// under the same ceiling, next to the same loops. Alone it uses most of its ceiling. Its kernels wait half of that time,
-/// because such a host runs the ranks late.
+/// under the same ceiling, next to the same loops. Alone it uses most of its ceiling. Its kernels wait half of that
+/// time, because such a host runs the ranks late.
 ///
 /// On two cores a job alone did 124 to 168 of the 300 rounds a second that the ceiling allows, and kept its device busy
 /// for 26 to 30 %. Of two jobs each did 87 to 123 without a daemon, and 79 to 121 under one.

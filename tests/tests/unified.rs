@@ -1,5 +1,5 @@
-//! Devices without memory of their own, which use the host's (GB10 in DGX Spark). NVML does not tell their memory. Limits
-//! in bytes hold as everywhere; a percentage has no meaning there and is an error.
+//! Devices without memory of their own, which use the host's (GB10 in DGX Spark). NVML does not tell their memory.
+//! Limits in bytes hold as everywhere; a percentage has no meaning there and is an error.
 
 #[path = "leases/world.rs"]
 mod world;

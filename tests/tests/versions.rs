@@ -1,6 +1,6 @@
 //! The daemon and the library are replaced while programs run. The side that meets another version refuses with words,
-//! and a running program keeps its last terms (docs/vgpud.md#replacing-the-daemon-or-the-library). Stubs act as the next
-//! version, in both directions.
+//! and a running program keeps its last terms (docs/vgpud.md#replacing-the-daemon-or-the-library). Stubs act as the
+//! next version, in both directions.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};

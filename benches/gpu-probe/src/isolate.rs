@@ -112,7 +112,8 @@ pub fn run(command: &mut Command, limit: Duration) -> StepOutcome {
         }
     }
     let seconds = started.elapsed().as_secs_f64();
-    // A step that reported its end may still hang while the driver destroys its context, so it gets a moment.
+    // A step that reported its end may still hang while the driver destroys its context. So it gets 5 s to exit before
+    // its process group is killed.
     let exit = if timed_out { None } else { wait(&mut child, REAP_TIMEOUT) };
     kill_group(&child);
     let reaped = exit.or_else(|| wait(&mut child, REAP_TIMEOUT));

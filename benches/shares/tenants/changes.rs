@@ -19,8 +19,8 @@ use vgpu_tests::daemon::Daemon;
 const RECORD_POLL: Duration = Duration::from_micros(200);
 /// Kernel length of the program whose time limit changes, ns.
 const KERNEL_NS: u64 = 1_000_000;
-/// Idle time after which the device counts as stopped, ns. At a ceiling of 5 % the device rests 19 ms after a kernel, and
-/// after the first one less, by up to 8 ms, if the balance was positive. At 90 % it rests a millisecond at most.
+/// Idle time after which the device counts as stopped, ns. At a ceiling of 5 % the device rests 19 ms after a kernel,
+/// and after the first one less, by up to 8 ms, if the balance was positive. At 90 % it rests a millisecond at most.
 const STILL_NS: u64 = 6_000_000;
 /// Time after which an unseen change counts as lost, ns.
 const MAX_CHANGE_NS: u64 = 1_000_000_000;

@@ -4,7 +4,7 @@
 //! ```text
 //! vgpud ──status──► offer ──► slices ──► plugin, one a resource ◄──calls── kubelet
 //!                                          │    ▲
-//!                             allocate ◄───┘    └── kubelet (registration), pods (who has a slice) ──► labels ──► vgpud
+//!                             allocate ◄───┘    └── kubelet (registration), pods (slice owners) ──► labels ──► vgpud
 //!
 //! container runtime ──► nri ──► engines::kubernetes (annotations) ──► tenants of vgpud
 //! ```

@@ -48,8 +48,8 @@ pub struct LeaseChange {
 /// A stream that had launches through an open gate, which were not measured.
 #[derive(Clone, Copy)]
 pub struct OpenStream {
-    /// The stream's key. [`NOBODY`](vgpu_core::memory::pool::NO_STREAM): the stream has ended, and its work in flight
-    /// precedes the mark.
+    /// The stream's key. [`NO_STREAM`](vgpu_core::memory::pool::NO_STREAM): the stream has ended, and its work in
+    /// flight precedes the mark.
     pub place: streams::StreamLocation,
     /// The stream's first launch through the gate: names context and stream.
     pub launch: MeteredLaunch,

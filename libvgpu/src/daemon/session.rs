@@ -47,11 +47,11 @@ static CURRENT_SESSION: AtomicPtr<Session> = AtomicPtr::new(core::ptr::null_mut(
 
 /// The current session; `None`: there is none.
 pub fn current() -> Option<&'static Session> {
-    // SAFETY: null, or leaked by `keep`.
+    // SAFETY: null, or leaked by [`set_current`].
     unsafe { CURRENT_SESSION.load(Acquire).as_ref() }
 }
 
-/// Whether this is the present session.
+/// True if this is the current session.
 ///
 /// # Cost
 /// One load.
@@ -59,7 +59,7 @@ pub fn is_present(session: &Session) -> bool {
     core::ptr::eq(CURRENT_SESSION.load(Relaxed), session)
 }
 
-/// Makes this the present session.
+/// Makes this the current session.
 pub fn set_current(session: Box<Session>) -> &'static Session {
     let session = Box::leak(session);
     let former = CURRENT_SESSION.swap(session, AcqRel);
@@ -73,7 +73,7 @@ pub fn set_current(session: Box<Session>) -> &'static Session {
 /// Drops the current session in a forked child.
 pub fn reset_after_fork() {
     let former = CURRENT_SESSION.swap(core::ptr::null_mut(), AcqRel);
-    // SAFETY: null, or leaked by `keep`.
+    // SAFETY: null, or leaked by [`set_current`].
     if let Some(former) = unsafe { former.as_ref() } {
         former.forget_bell();
     }

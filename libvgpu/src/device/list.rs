@@ -21,8 +21,8 @@ pub struct DeviceFacts {
     pub uuid: [u8; 16],
     /// Its NVML index, if known.
     pub ordinal: Option<u32>,
-    /// Its memory in bytes, from which limits in percent are computed. `None`: NVML does not tell it, because the device
-    /// uses the host's memory.
+    /// Its memory in bytes, from which limits in percent are computed. `None`: NVML does not tell it, because the
+    /// device uses the host's memory.
     pub total: Option<u64>,
     /// Its CUDA ordinal, if CUDA showed it.
     pub cuda: Option<CUdevice>,

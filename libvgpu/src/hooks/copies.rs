@@ -112,7 +112,8 @@ enum CopyKind {
     Rows,
     /// Copies between two device addresses: word 2 is the bytes.
     Line,
-    /// Copies between two addresses, either of which may be host memory: word 2 is the bytes.
+    /// Copies between two addresses: word 2 is the bytes. Charged only if both are device memory; either may be on the
+    /// host.
     AnyLine,
     /// Copies between contexts: word 4 is the bytes.
     Peer,

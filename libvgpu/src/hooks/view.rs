@@ -125,8 +125,8 @@ pub unsafe fn cuDeviceTotalMem(real: cuda_fn::cuDeviceTotalMem, bytes: *mut u32,
     result
 }
 
-/// A checkpointed process keeps its charges, so its limit never refuses it. But others may use the device memory that it
-/// left, and then the driver refuses.
+/// A checkpointed process keeps its charges, so its limit never refuses it. But others may use the device memory that
+/// it left, and then the driver refuses.
 pub unsafe fn cuCheckpointProcessRestore(
     real: cuda_fn::cuCheckpointProcessRestore,
     pid: i32,

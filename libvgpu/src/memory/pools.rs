@@ -161,7 +161,8 @@ impl StreamOrderedRequest<'_> {
     }
 }
 
-/// Frees a block of a pool. Without an order the memory is freed at once. `None`: no pool has a block there.
+/// Frees a block of a pool in the order of the stream `order`; without a stream, at once. Returns `None` if no pool has
+/// a block at the address.
 #[inline(always)] // hot, and it has one caller
 pub fn free(address: u64, order: Option<StreamId>, real: DriverCall<'_>) -> Option<CUresult> {
     let entry = registry::find_pool(address)?;

@@ -1,10 +1,10 @@
 //! The short path of a launch: which thread owns which credit, and how it launches on it without a lock.
 //!
 //! A thread that keeps launching into one stream gets a credit when it takes the governor's lock
-//! ([`UsageMeter::allow`](crate::time::meter::UsageMeter::allow_credit)). The credit allows a number of launches and an
-//! amount of estimated work, up to the next clock read, marker or query. The thread counts its launches by itself
-//! ([`vgpu_core::time::gate::credit`]). The next thread that takes the governor's lock counts them there first, and
-//! revokes a credit that is no longer valid. That is so when the interval ended, the stream was found idle, or the
+//! ([`UsageMeter::allow_credit`](crate::time::meter::UsageMeter::allow_credit)). The credit allows a number of launches
+//! and an amount of estimated work, up to the next clock read, marker or query. The thread counts its launches by
+//! itself ([`vgpu_core::time::gate::credit`]). The next thread that takes the governor's lock counts them there first,
+//! and revokes a credit that is no longer valid. That is so when the interval ended, the stream was found idle, or the
 //! stream or the context ends. Some conditions change without the lock. The owner checks them before each launch: the
 //! turn among the tenant's members, a capture that has begun, a fork, the mode of this process.
 //!
@@ -31,7 +31,8 @@ use vgpu_core::time::turn::TurnWatch;
 /// Entries in the table, each for a thread and a stream; a power of two.
 const CREDIT_PLACES: usize = 256;
 
-/// The conditions of a credit. For a daemon's gate they would also need its sequence and `BoardSlot::stands`.
+/// The conditions of a credit. There is none under a daemon's gate: a credit there would also need the sequence of the
+/// daemon's word, and a check that the word is unchanged before each launch.
 pub struct CreditTerms {
     /// The learned costs of the governor whose lock counts the launches; `None`: nothing was ever granted.
     pub costs: Option<&'static LaunchCosts>,

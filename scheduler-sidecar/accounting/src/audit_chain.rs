@@ -90,7 +90,7 @@ pub struct Chain {
 /// A hash that one of the lines must have, and its source.
 #[derive(Debug, Clone, Copy)]
 pub struct Head<'h> {
-    /// The hash.
+    /// [`name`] of that line: 64 hexadecimal digits, in either case.
     pub hash: &'h str,
     /// The source that states the hash.
     pub by: &'h str,

@@ -259,7 +259,8 @@ impl UsageRecord {
         self.shown.broken.lock().clone()
     }
 
-    /// Processes of a tenant that held memory on a device at the last reading, by their IDs in their own pid namespaces.
+    /// Processes of a tenant that held memory on a device at the last reading, by their IDs in their own pid
+    /// namespaces.
     #[must_use]
     pub fn holders_of(&self, room: u64) -> BTreeSet<u32> {
         let held = self.shown.held.lock();

@@ -40,9 +40,9 @@ pub struct CordonArgs {
 
 /// Empties a device or a tenant: nobody new is let in, and its processes are asked to end.
 ///
-/// Each member is asked by an event, evacuation.asked, which may start a program (docs/actions.md). It gets SIGTERM only
-/// with --terminate-after. An evacuation sends no SIGKILL; the idle steps of a tenant go on meanwhile. `vgpu status` shows
-/// who is left. It lasts as long as a cordon.
+/// Each member is asked by an event, evacuation.asked, which may start a program (docs/actions.md). It gets SIGTERM
+/// only with --terminate-after. An evacuation sends no SIGKILL; the idle steps of a tenant go on meanwhile. `vgpu
+/// status` shows who is left. It lasts as long as a cordon.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

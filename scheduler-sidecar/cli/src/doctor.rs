@@ -3,8 +3,8 @@
 //! Each section checks one thing and adds lines to the [`DoctorReport`]: `preload` (the library and the preload that
 //! names it), `driver`, `limits` (the variables; `mps` has the list for MPS), `state` (tenant, place of the ledger,
 //! bypasses found), `daemon` (and its `found` processes), `control` (hooks and limits in force, tested in a child
-//! process). A line is fine or a finding; a finding says what to do. Nothing is changed. This process loads no driver; its child does
-//! (`bin/vgpu/child.rs`) and reports its observations as [`seen`].
+//! process). A line is fine or a finding; a finding says what to do. Nothing is changed. This process loads no driver;
+//! its child does (`bin/vgpu/child.rs`) and reports its observations as [`seen`].
 
 mod control;
 mod daemon;

@@ -11,8 +11,8 @@ use super::ask::{DaemonAddress, format_notes, print_change};
 /// Sets labels of a tenant, by which reports group usage from now on: KEY=VALUE sets one, KEY- takes it back.
 ///
 /// Usage until now keeps the labels that it had. A label of the configuration file is covered, and shows again when the
-/// command's label is taken back. Labels stay when the file is read again and when the daemon restarts. They end with the
-/// tenant.
+/// command's label is taken back. Labels stay when the file is read again and when the daemon restarts. They end with
+/// the tenant.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

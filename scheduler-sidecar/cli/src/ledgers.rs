@@ -32,8 +32,8 @@ const MIN_FREE_BYTES: u64 = 1 << 20;
 /// Most ledgers removed by one run, so that a single run never cleans up after all earlier ones.
 const MAX_SWEPT: usize = 64;
 
-/// Returns the name of the directory next to a socket in which the daemon keeps the tenant's ledgers. Members write into
-/// them.
+/// Returns the name of the directory next to a socket in which the daemon keeps the tenant's ledgers. Members write
+/// into them.
 #[must_use]
 pub fn ledgers_of(socket: &OsStr) -> OsString {
     let mut name = socket.to_owned();

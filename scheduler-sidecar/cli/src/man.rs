@@ -1,4 +1,5 @@
-//! `vgpu man`: writes the manual pages of vgpu, of its commands, of vgpu-checkpoint and of vgpud, from the same source as `--help`.
+//! `vgpu man`: writes the manual pages of vgpu, of its commands, of vgpu-checkpoint and of vgpud, from the same source
+//! as `--help`.
 
 use std::fs;
 use std::io;

@@ -9,8 +9,8 @@ use vgpu_output::say::Failure;
 
 /// Pauses a tenant: it launches nothing until it is resumed, keeps its memory, and finishes its work in flight.
 ///
-/// The tenant's programs wait at their next launch. The pause lasts until `vgpu resume`. With --for it ends by itself, and
-/// a restart of the daemon does not end it; without it, that does. Reading the configuration again ends no pause.
+/// The tenant's programs wait at their next launch. The pause lasts until `vgpu resume`. With --for it ends by itself,
+/// and a restart of the daemon does not end it; without it, that does. Reading the configuration again ends no pause.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -54,8 +54,8 @@ pub struct ResumeArgs {
 
 /// Gives a tenant its devices alone: the others there are paused and keep their memory.
 ///
-/// It lasts until `vgpu unset TENANT`. With --for it ends by itself, and a restart of the daemon does not end it; without
-/// it, that does. A tenant that shares some of the devices is paused there alone.
+/// It lasts until `vgpu unset TENANT`. With --for it ends by itself, and a restart of the daemon does not end it;
+/// without it, that does. A tenant that shares some of the devices is paused there alone.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -13,8 +13,8 @@ use vgpu_output::say::{self, EXIT_USAGE, Failure};
 /// The daemon's file is not changed. With --for the change ends by itself, and a restart of the daemon does not end it.
 /// Without it, reading the file again (SIGHUP) or a restart of the daemon restores the file's values, and so does `vgpu
 /// unset`. A change that does not fit with the other tenants is refused, by the file's rules, also if it would not fit
-/// later, when a window ends or a booking begins. A memory limit below the tenant's use frees nothing: the tenant cannot
-/// allocate until it has freed enough.
+/// later, when a window ends or a booking begins. A memory limit below the tenant's use frees nothing: the tenant
+/// cannot allocate until it has freed enough.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -27,7 +27,7 @@ pub struct ImportError {
     pub words: String,
 }
 
-/// Slots of one device.
+/// One `[[tenant]]` section of the result: `replicas` equal slots (tenants) on one device, from `line` of the import.
 #[derive(Debug, PartialEq, Eq)]
 struct Slots {
     name: String,

@@ -13,8 +13,8 @@ pub struct FoundDevice {
     pub parent: Option<String>,
     /// UUID of the device.
     pub uuid: String,
-    /// Memory that programs can use: NVML's total less the driver's reserve, which equals CUDA's total. `None`: the device
-    /// uses the host's memory (GB10), and NVML does not tell its size.
+    /// Memory that programs can use: NVML's total less the driver's reserve, which equals CUDA's total. `None`: the
+    /// device uses the host's memory (GB10), and NVML does not tell its size.
     pub memory: Option<Bytes>,
     /// Model name; `None` if the driver does not report one.
     pub model: Option<String>,

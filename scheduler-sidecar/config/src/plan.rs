@@ -41,7 +41,7 @@ impl Default for Keep {
 pub struct ConfigPlan {
     /// Settings of the daemon itself, such as its directories and its administrative socket.
     pub daemon: DaemonPlan,
-    /// Destinations of the log and of the audit log.
+    /// Settings of the log and of the audit log: files, line format and rotation.
     pub log: LogPlan,
     /// Address of the metrics server, and names of the metrics.
     pub metrics: MetricsPlan,
@@ -92,7 +92,7 @@ pub struct DaemonPlan {
     pub log: String,
 }
 
-/// Destinations of the log and of the audit log.
+/// Settings of the log and of the audit log: files, line format and rotation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LogPlan {
     /// The log file; `None` is standard error.

@@ -133,8 +133,8 @@ pub fn kind_named(name: &str) -> Option<&'static EventKind> {
     EVENT_KINDS.iter().find(|kind| kind.name == name)
 }
 
-/// Kinds that may start the program of an action (`[[on_event]]`). An event about actions starts none, so that no action
-/// starts itself. Losses are told to a reader of events, and are no events of the daemon.
+/// Kinds that may start the program of an action (`[[on_event]]`). An event about actions starts none, so that no
+/// action starts itself. Losses are told to a reader of events, and are no events of the daemon.
 #[must_use]
 pub fn triggering_kinds() -> Vec<&'static str> {
     let starts_none = |name: &str| name.starts_with("action.") || name.starts_with("events.");

@@ -19,7 +19,7 @@
 //!                                                        <- {"hello":2,"suspensions":[...]}
 //! -> {"hello":2,"ask":"queue"}                           <- {"hello":2,"queue":{...}}
 //! -> {"hello":2,"ask":"explain","tenant":"a"}            <- {"hello":2,"explained":[...]}
-//! -> {"hello":2,"ask":"events","since":0,"follow":true}  <- {"hello":2,"following":{...}}  and then a line for each event
+//! -> {"hello":2,"ask":"events","since":0,"follow":true}  <- {"hello":2,"following":{...}}  then a line for each event
 //!                                                        <- {"hello":2,"error":"..."}      to any of them
 //! ```
 //!

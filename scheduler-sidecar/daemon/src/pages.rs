@@ -167,10 +167,11 @@ impl TimerAlarm {
         self.set = None;
     }
 
-    /// Fires at that time at the latest; `None`: it need not fire any more.
+    /// Arms the timer to fire at `at` (ns of the monotonic clock), unless it fires earlier anyway. `None` changes
+    /// nothing: an armed timer still fires.
     ///
     /// # Cost
-    /// A system call if it would not fire by then.
+    /// A system call, unless the timer already fires at `at` or earlier.
     pub fn set(&mut self, at: Option<u64>) {
         let Some(at) = at else { return };
         if self.set.is_some_and(|set| set <= at) {

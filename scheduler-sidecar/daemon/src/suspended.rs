@@ -3,7 +3,8 @@
 //! The daemon cannot ask the driver for the state of a process, because it loads no driver of CUDA. It believes the
 //! program that changed the state. It forgets a suspension when NVML lists the process on a device, and when the
 //! process runs another program. Only while the daemon has no list of NVML does it take finished work as a sign, which
-//! is the tenant's own report. A process that stayed locked is on NVML's list all the time, so its sign is finished work.
+//! is the tenant's own report. A process that stayed locked is on NVML's list all the time, so its sign is finished
+//! work.
 
 use serde::{Deserialize, Serialize};
 use vgpu_control::finding::ProcessId;

@@ -41,7 +41,8 @@ impl Usage {
 }
 
 impl Bill {
-    /// Adds the bill of a node to a job's comment. `None`: the comment has the node's bill. Slurm keeps small letters only.
+    /// Adds the bill of a node to a job's comment. `None`: the comment has the node's bill. Slurm keeps small letters
+    /// only.
     #[must_use]
     pub fn add_to_comment(&self, comment: &str, node: &str) -> Option<String> {
         let entry = format!("vgpu {node}: {} GPU-seconds, {} GiB-hours", self.gpu_seconds, self.gib_hours);

@@ -155,7 +155,8 @@ fn limits_time(variable: &str) -> bool {
     TIME_VARIABLES.iter().chain(&MANAGER_LIMITS[1..]).any(|begin| variable.starts_with(begin))
 }
 
-/// True if this variable of a container, `NAME=VALUE`, asks for a limit, or for one that is not understood.
+/// True if this variable of a container, `NAME=VALUE`, sets a limit. A limit variable with an invalid value counts too,
+/// and one of vgpu-manager with any value.
 fn asks_for_limit(facts: &ContainerFacts<'_>, variable: &str) -> bool {
     let Some((name, value)) = variable.split_once('=') else { return false };
     let general = name.trim_end_matches(|letter: char| letter.is_ascii_digit()).trim_end_matches('_');

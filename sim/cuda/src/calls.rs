@@ -1,8 +1,8 @@
 //! The bodies of the driver's functions, one module per subject. `build.rs` finds each by its name and exports
 //! it.
 //!
-//! Every body gets the arguments of the C caller through an entry point (`entry_points`). It may rely on the driver API's
-//! contract: a pointer is null, or valid for the reads and writes of the function. That is the safety contract of
+//! Every body gets the arguments of the C caller through an entry point (`entry_points`). It may rely on the driver
+//! API's contract: a pointer is null, or valid for the reads and writes of the function. That is the safety contract of
 //! all of them. An unsafe block here without its own comment relies on it: it passes such a pointer on.
 #![allow(clippy::missing_safety_doc, clippy::undocumented_unsafe_blocks, clippy::too_many_arguments)]
 

@@ -2,8 +2,9 @@
 //!
 //! A call makes its work visible to the device at some moment within it. A real driver does so near the end of the
 //! call, but promises nothing. So each process picks the moment at random, unless its profile fixes it. Call lengths
-//! vary too. If the model usually needs longer than a call's stated time, the whole call is stretched: the moment stays
-//! at its part of the call. A call that is interrupted is longer by the interruption alone.
+//! vary too. The simulator itself needs host time until the work is visible. If its average is longer than the part of
+//! the call that precedes that moment, the call is lengthened, and the part stays the same. A call that is interrupted
+//! is longer by the interruption alone.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use vgpu_sim::DeviceProfile;
@@ -57,7 +58,8 @@ impl TimedCall {
         let result = submit();
         let seen = vgpu_sim::now();
         let needed = (ready - begin) + (seen - from);
-        // A longer call was interrupted, or waited for room in the queue.
+        // A call that needed more than all of its time was interrupted, or waited for room in the queue: its time is
+        // not learned.
         if needed <= stated {
             add_sample(&self.submission, seen - from);
             add_sample(&self.needed, needed);

@@ -36,7 +36,8 @@ fn forecast_line(body: &StateBody, slot: usize, device: usize, lane: usize, mark
     at.min(horizon)
 }
 
-/// When one queue of a slot has passed `mark` if no gate (dependency on another engine) holds it up, or `horizon`.
+/// Returns the time in ns at which one queue of a slot passes `mark`, at most `horizon`. Gates (dependencies on other
+/// engines) are ignored.
 fn forecast_alone(body: &StateBody, slot: usize, device: usize, lane: usize, mark: u64, horizon: u64) -> u64 {
     let d = &body.devices[device];
     let mut view = d.lanes[lane];

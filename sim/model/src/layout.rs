@@ -59,7 +59,7 @@ pub struct StateFile {
     pub magic: u64,
     /// [`STATE_VERSION`] of the layout.
     pub version: u32,
-    /// `size_of::<Shared>()`, a second guard against another layout.
+    /// `size_of::<StateFile>()`, a second guard against another layout.
     pub size: u64,
     /// The futex word of the machine's lock.
     pub lock: AtomicU32,

@@ -74,7 +74,8 @@ pub struct DeviceProfile {
     pub fan: u32,
     /// 1: the device has no memory of its own and uses the host's. NVML then does not tell its memory.
     pub integrated: u32,
-    /// Memory as NVML reports it in `total`, bytes. On an integrated device NVML reports none, and this is CUDA's total.
+    /// Memory as NVML reports it in `total`, bytes. On an integrated device NVML reports none, and this is CUDA's
+    /// total.
     pub nvml_total: u64,
     /// Memory as `cuDeviceTotalMem` reports it, bytes. The difference to `nvml_total` is NVML's `reserved`.
     pub cuda_total: u64,

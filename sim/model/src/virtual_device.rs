@@ -29,8 +29,8 @@ impl VirtualDevice {
     /// An idle device at time 0.
     pub fn new(profile: DeviceProfile) -> VirtualDevice {
         let layout = std::alloc::Layout::new::<StateBody>();
-        // SAFETY: the layout is not empty. A Body is made of integers and arrays of integers: all zeroes is a valid one,
-        // and the box frees it with the same layout.
+        // SAFETY: the layout is not empty. A Body is made of integers and arrays of integers: all zeroes is a valid
+        // one, and the box frees it with the same layout.
         let mut body: Box<StateBody> = unsafe {
             let p = std::alloc::alloc_zeroed(layout).cast::<StateBody>();
             if p.is_null() {

@@ -80,7 +80,8 @@ impl<T: Copy> CallerPlace<T> {
             return Err(code::ERROR_INVALID);
         }
         for at in 0..count {
-            // SAFETY: not null and below the caller's count, so a valid T of the caller's by the contract of `IntoSafe`.
+            // SAFETY: not null and below the caller's count, so a valid T of the caller's by the contract of
+            // `IntoSafe`.
             edit(unsafe { &mut *self.0.add(at) });
         }
         Ok(())

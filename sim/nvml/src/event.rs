@@ -11,7 +11,8 @@ use shim_sys::nvml::{nvmlEventData_t, nvmlEventData_v1_t, nvmlEventSet_t};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Supported event types: ECC, page retirement, performance state, fatal faults, clock, power source, MIG configuration.
+/// Supported event types: ECC, page retirement, performance state, fatal faults, clock, power source, MIG
+/// configuration.
 const SUPPORTED_EVENTS: u64 = 0x1df;
 /// Event type of a fatal fault, with the Xid as its data.
 const XID_CRITICAL_ERROR: u64 = 8;

@@ -6,8 +6,9 @@
 //!
 //! | page | written by | content |
 //! |---|---|---|
-//! | [`BoardPage`] | the daemon; mapped read-only and sealed in the tenant | per slot: the gate, the lease and its end, the account at the grant, the tenant's limits, the epoch |
-//! | [`ReportPage`] | the members; **never trusted** | per slot: launch requests, work in flight, device time measured, estimates of submitted and finished work |
+//! | [`BoardPage`] | the daemon; mapped read-only and sealed in the tenant | per slot: the gate, the lease and its end,
+//! the account at the grant, the tenant's limits, the epoch | | [`ReportPage`] | the members; **never trusted** | per
+//! slot: launch requests, work in flight, device time measured, estimates of submitted and finished work |
 //! | [`BeatPage`] | the daemon; read-only in every tenant | heartbeat: a count, the time, the epoch |
 //!
 //! *No torn reads.* A slot of the board is a [`Sequenced`] record: its counter is odd while it is written. A

@@ -61,7 +61,8 @@ pub enum Admission {
     WaitUntil(u64),
 }
 
-/// An account of one process. `Default` is full, at time zero.
+/// A balance of device time in private memory; [`SharedAccount`] is the one in the ledger. The balance of `Default` is
+/// full from one burst (50 ms of clock time) on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     state: AccountState,
@@ -104,7 +105,7 @@ impl AccountState {
         Admission::WaitUntil((here.zero / TICKS_PER_NS).saturating_add(1))
     }
 
-    /// As [`AccountState::admission_at`], with `pending` ns counted as paid. A yes needs no division.
+    /// As [`AccountState::admission_at`], with the balance reduced by `pending` ns. A yes needs no division.
     #[inline]
     fn admission_beside(self, pending: u64, share: Share, now: u64) -> Admission {
         let here = self.on_clock(now);
@@ -164,7 +165,7 @@ impl Account {
         self.state.admission_at(now)
     }
 
-    /// As [`Self::admit_launch`], with `pending` ns counted as paid that will be charged later.
+    /// As [`Self::admit_launch`], with the balance reduced by `pending` ns that will be charged later.
     #[must_use]
     pub fn admit_beside(&self, pending: u64, share: Share, now: u64) -> Admission {
         self.state.admission_beside(pending, share, now)

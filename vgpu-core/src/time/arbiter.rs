@@ -2,7 +2,7 @@
 //! virtual time.
 //!
 //! A lease makes an interval belong to one member of one tenant. Its events then measure that member's own device
-//! time; this makes shares exact. In reading order: the inputs ([`terms`](Terms)), the interface ([`Decision`],
+//! time; this makes shares exact. In reading order: the inputs ([`Terms`]), the interface ([`Decision`],
 //! [`MemberUsage`]), joining and leaving (`members`), requests (`wishes`), a tenant's position (`place`), the choice
 //! of the next (`order`), charges (`charge`, `seat`), one device from decision to decision (`device`), the life of a
 //! lease (`lease`, `drain`; `alone`: without one), several devices at once (`gang`), gangs that wait for each other

@@ -49,7 +49,7 @@ pub struct LaunchRequest {
     pub cost: CostGuess,
     /// The daemon's decision; [`Gate::Run`] without an end where there is no daemon.
     pub gate: Gate,
-    /// The account's decision, with the estimated work in flight counted as paid:
+    /// The account's decision, with the balance reduced by the estimated work in flight:
     /// [`crate::time::account::Account::admit_beside`].
     pub admission: Admission,
     /// True if another stream than the launch's has work in flight. Work that is only launches of the launch's own
@@ -115,7 +115,8 @@ impl Default for LaunchGate {
     }
 }
 
-/// The longest wait before a forced launch, as a power of two times [`BASE`]`.drain`: 2.6 s.
+/// Most doublings of [`BASE`]`.drain` that a launch waits, after the work in flight is late, before it is forced: 10 ms
+/// become 2.6 s.
 const MAX_DOUBLINGS: u32 = 8;
 
 /// True if a launch may ignore the long work of other streams.

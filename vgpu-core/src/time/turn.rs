@@ -9,13 +9,16 @@
 //!
 //! | word | meaning | written by |
 //! |---|---|---|
-//! | `turn` | the holder and the end of its lease; or that nobody holds it, and since when | the member that takes, renews or passes on: compare-exchange |
+//! | `turn` | the holder and the end of its lease; or that nobody holds it, and since when | the member that takes,
+//! renews or passes on: compare-exchange |
 //! | `turn_contended` | until when the turn counts as contended | waiting members, repeatedly: it expires by itself |
 //! | `turn_clock` | the largest virtual time at which a member took the turn | the member that takes |
-//! | `turn_bell` | counts the events that others may wait for; the futex word | the member that passes on, or begins to wait |
+//! | `turn_bell` | counts the events that others may wait for; the futex word | the member that passes on, or begins to
+//! wait |
 //! | slot: `turn_wants` | until when this member's request counts, 0: none | its member |
 //! | slot: `turn_shift` | virtual time = device time measured (`busy`) + this | its member |
-//! | slot: `turn_taken`, `turn_drained` | its last possession; the last one whose work it saw complete, all of it | its member |
+//! | slot: `turn_taken`, `turn_drained` | its last possession; the last one whose work it saw complete, all of it | its
+//! member |
 //! | slot: `turn_due` | when the work it has queued should be over, 0: soon | its member, while the turn is contended |
 //!
 //! *Alone*, a member keeps the turn for ever, at the price of two relaxed loads per launch and no store at all.

@@ -1,5 +1,5 @@
-//! A gang on several devices gets all its leases in one tick, with the devices in order, and no tenant blocks. A gang is
-//! one tenant, or several with the same number.
+//! A gang on several devices gets all its leases in one tick, with the devices in order, and no tenant blocks. A gang
+//! is one tenant, or several with the same number.
 
 use proptest::prelude::*;
 
@@ -96,8 +96,8 @@ fn a_gang_beside_a_crowd_is_not_starved() {
     assert!(busy[0] >= 85.0 && busy[1] >= 98.0, "{busy:?}");
 }
 
-/// Four tenants, one on each of four devices, each next to a neighbour. Returns the tenants' mean share, the neighbours'
-/// mean share, and the least busy device.
+/// Four tenants, one on each of four devices, each next to a neighbour. Returns the tenants' mean share, the
+/// neighbours' mean share, and the least busy device.
 fn four_ranks(is_gang: bool, kernels: [u64; 4]) -> [f64; 3] {
     let mut world = World::new(A100, 4, true, 1);
     for (device, kernel) in kernels.into_iter().enumerate() {

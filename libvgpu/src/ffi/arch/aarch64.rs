@@ -282,8 +282,8 @@ macro_rules! jump_to {
 pub(crate) use jump_to;
 
 /// A function that calls `$judge` with the number in x9 and the call's first argument. It then jumps to the function
-/// that `$judge` returned, with the call's arguments unchanged. A result below [`FIRST_ADDRESS`] is returned as an error
-/// code instead.
+/// that `$judge` returned, with the call's arguments unchanged. A result below [`FIRST_ADDRESS`] is returned as an
+/// error code instead.
 ///
 /// None of these functions has floating-point arguments or returns a structure, so only x0 to x7 are saved.
 macro_rules! judged_jump {

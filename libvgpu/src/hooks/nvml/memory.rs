@@ -31,8 +31,8 @@ fn may_have_view(result: nvmlReturn_t) -> bool {
 /// The tenant's view after the driver's `result`; `told` reads total and free memory from its answer. `None`: the
 /// driver's result stands.
 ///
-/// If the driver does not support the query, only the limit bounds the tenant, and the device's total where CUDA has told
-/// it. Free host memory is not looked at: CUDA's own figure leaves out the memory that the kernel would give back.
+/// If the driver does not support the query, only the limit bounds the tenant, and the device's total where CUDA has
+/// told it. Free host memory is not looked at: CUDA's own figure leaves out the memory that the kernel would give back.
 fn view_after(device: &Device, result: nvmlReturn_t, told: impl FnOnce() -> (u64, u64)) -> Option<MemoryView> {
     let (total, free) = match result {
         nvmlReturn_t::SUCCESS => told(),
@@ -80,8 +80,8 @@ pub unsafe fn nvmlDeviceGetMemoryInfo_v2(
     memory.total = seen.total.0;
     memory.free = seen.free.0;
     memory.used = seen.used.0;
-    // The whole limit belongs to the tenant; memory reserved by the driver is outside it. total = reserved + free + used
-    // still holds.
+    // The whole limit belongs to the tenant; memory reserved by the driver is outside it. total = reserved + free +
+    // used still holds.
     memory.reserved = 0;
     nvmlReturn_t::SUCCESS
 }

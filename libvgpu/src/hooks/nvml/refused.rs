@@ -30,7 +30,8 @@ judged_jump!(
     shut judge_shut
 );
 
-/// The error code to return, or the address of the function to jump to. `first` is the call's first argument.
+/// Returns an error code for the program, or the address of the function to jump to. A result below
+/// [`FIRST_ADDRESS`](crate::ffi::arch::FIRST_ADDRESS) is a code. `first` is the call's first argument.
 pub extern "C" fn judge_shut(row: usize, first: usize) -> usize {
     if !NVML.has_function(row) {
         return nvmlReturn_t::FUNCTION_NOT_FOUND.0 as usize;

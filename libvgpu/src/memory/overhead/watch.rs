@@ -94,7 +94,7 @@ struct CallGroup {
     changes: u64,
     /// Calls of the group in flight.
     open: u32,
-    /// Whether there ever was a second call.
+    /// True if calls of the group overlapped. A call that begins while no other is in flight starts a new group.
     shared: bool,
     /// Whether any of them asks for growth that is not known beforehand.
     measured: bool,
@@ -211,7 +211,7 @@ fn released_bytes(device: &Device) -> u64 {
     member.pending_and_moved().1.saturating_sub(member.used_bytes()) / 2
 }
 
-/// See [`Member::member_activity`](vgpu_core::memory::ledger::Member::pending_and_moved).
+/// See [`Member::pending_and_moved`](vgpu_core::memory::ledger::Member::pending_and_moved).
 fn member_activity(device: &Device) -> Option<(u64, u64)> {
     device.ledger.membership().ok().map(|joined| joined.joined_member().pending_and_moved())
 }

@@ -125,8 +125,8 @@ impl Governor {
         }
         self.ask_open_streams(joined);
         let look = self.lock_meter().attend_lease(&self.post, clock::now());
-        // A thread that waits for its balance sleeps on this process's bell, and would see other terms up to a heartbeat
-        // later.
+        // A thread that waits for its balance sleeps on this process's bell, and would see other terms up to a
+        // heartbeat later.
         let granted = self.daemon_word().map_or(0, |(_, sequence)| sequence);
         if self.granted.swap(granted, Relaxed) != granted {
             self.ring_waiters();

@@ -130,8 +130,8 @@ impl UsageMeter {
         let (launches, least) = (BASE.handover / self.pace.max(1), u64::from(LAUNCHES_PER_CLOCK_READ));
         let Some(cost) = wish.cost.known_below(SHORT_LAUNCH_NS).filter(|_| launches >= least) else { return };
         let now = self.time;
-        // The daemon may withdraw its grants (a lease that has a number, a gate that it opened): `Terms` would have
-        // to check its slot before each launch.
+        // The daemon may withdraw its grants (a lease that has a number, a gate that it opened): each launch would have
+        // to check its slot.
         let watch = match (&wish.turn, wish.gate) {
             (_, Gate::Open) if mode::is_observing() => None,
             (None, Gate::Run { lease: 0, until: u64::MAX, exclusive: true, .. }) => None,

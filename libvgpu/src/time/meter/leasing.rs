@@ -35,7 +35,8 @@ impl UsageMeter {
         }
     }
 
-    /// The answer of account and lease to a launch, with `in_flight` counted as paid.
+    /// Returns when the account and the lease both admit a launch. Each balance is reduced by `in_flight` ns first:
+    /// work that is queued and not charged yet.
     #[inline]
     pub(super) fn launch_admission(&mut self, wish: &LaunchQuery<'_>, in_flight: u64, now: u64) -> Admission {
         let own = match wish.share {

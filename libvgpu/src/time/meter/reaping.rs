@@ -162,8 +162,8 @@ impl UsageMeter {
             .filter(|item| lives(item.context))
             .filter_map(|item| Some((reached(item)?, item)))
             .collect();
-        // Within a timeline the older interval comes first, as its earlier address shows. A stable sort would add 3
-        // KB of code.
+        // By end time. At equal times the item with the lower address comes first: the batch lists a timeline's
+        // intervals from the oldest on. A stable sort would add 3 KB of code.
         done.sort_unstable_by_key(|&(end, item)| (end, core::ptr::from_ref(item)));
         for (_, item) in &done {
             let Some(at) = self.chain_of_number(item.chain) else { continue };

@@ -236,7 +236,8 @@ impl UsageMeter {
         LaunchRequest { cost: wish.cost, gate, admission, beside, aside, now }
     }
 
-    /// A launch goes against a rule, because the work in flight may be waiting for it: that work teaches no costs.
+    /// A launch goes against a rule, because the work in flight may be waiting for it. That work then teaches no costs,
+    /// unless only low confidence held the launch and no work of another stream may be waiting.
     #[cold]
     fn note_forced(&mut self, wish: &LaunchQuery<'_>, ask: &LaunchRequest) {
         let _ = self.announce_launch(wish.cost, wish.post, ask.now);
@@ -244,7 +245,7 @@ impl UsageMeter {
         if doubted {
             self.ripe.add(wish.launch.key, wish.cost);
         }
-        // If all work in flight is on the launch's own stream, none of it can be waiting for the launch.
+        // A kernel cannot depend on later work in its own stream.
         if !doubted || ask.beside {
             self.discard_in_flight();
         }

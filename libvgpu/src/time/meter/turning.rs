@@ -52,7 +52,8 @@ impl UsageMeter {
         gate
     }
 
-    /// If the turn was passed on or preempted meanwhile, the work in flight was not alone on the device.
+    /// If the turn was passed on or preempted since `before`, the work in flight teaches no costs: it was not alone on
+    /// the device.
     fn follow_possession(&mut self, before: u64, now: u64) {
         if self.turning.possession_number() != before && self.keeper.in_flight() > 0 {
             self.patience.note_preempted(self.pending_for_others(), now);

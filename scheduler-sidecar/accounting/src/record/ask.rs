@@ -194,8 +194,8 @@ pub struct RecordLine {
 }
 
 impl RecordLine {
-    /// Seconds of the row's period that have begun at `now`, in seconds since 1970; at least 1. The second that is under
-    /// way counts: the row already holds its memory and time.
+    /// Seconds of the row's period that have begun at `now`, in seconds since 1970; at least 1. The second that is
+    /// under way counts: the row already holds its memory and time.
     #[must_use]
     pub fn begun_seconds(&self, now: i64) -> u64 {
         let begun = now.saturating_sub(self.start).saturating_add(1);

@@ -8,7 +8,8 @@ use vgpu_output::say::Failure;
 
 /// Shows the energy of each tenant: of its work, and of idleness while it held memory.
 ///
-/// All lines add up to the devices' own counters. Energy that no tenant used has its own lines, unless tenants are named.
+/// All lines add up to the devices' own counters. Energy that no tenant used has its own lines, unless tenants are
+/// named.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -106,8 +106,8 @@ impl Removal {
     }
 }
 
-/// Removes a tenant; with a grace period it also ends the tenant's processes. `since`: when the tenant was added, for the
-/// usage of one that the daemon no longer knows.
+/// Removes a tenant; with a grace period it also ends the tenant's processes. `since`: when the tenant was added, for
+/// the usage of one that the daemon no longer knows.
 ///
 /// # Errors
 /// [`Failure`]: no daemon answers, or it refuses.

@@ -85,7 +85,7 @@ pub fn read_path(written: &WrittenValue<'_>) -> Result<PathBuf, WrongValue> {
     }
 }
 
-/// Reads a pattern of device files, as [`crate::proof::processes::matches_pattern`] reads it.
+/// Reads a pattern of device files, in the form that the daemon matches with the files that a process has open.
 pub fn device_file(written: &WrittenValue<'_>) -> Result<PathBuf, WrongValue> {
     const FORMS: &str =
         "an absolute path, in which * stands for any text and [0-9] for a digit, like \"/dev/nvidia[0-9]*\"";

@@ -3,8 +3,8 @@
 //!
 //! A process that only changes its connection brings usage that is already known. So the last known counter of each
 //! process is kept. Present members are refreshed at each join, so if there are too many, those that left first are
-//! forgotten. No decision depends on these sums. Usage of processes that ended before is not here; only a record has
-//! it.
+//! forgotten. Measured time is only shown. The time in which a process held the device goes to the audit, which
+//! compares it with the driver's samples. Usage of processes that ended before is not here; only a record has it.
 
 use std::collections::BTreeMap;
 

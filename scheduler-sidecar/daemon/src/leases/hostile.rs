@@ -141,7 +141,7 @@ fn a_tenant_that_rings_all_day_with_all_its_slots_costs_little_more_than_one_of_
 
 /// How long a process held the only device, as the proof is told.
 fn had(leases: &mut World, process: u32, now: u64) -> Option<u64> {
-    let all = leases.time_in_flight(now).into_iter().filter(|(one, ..)| *one == process);
+    let all = leases.held_times(now).into_iter().filter(|(one, ..)| *one == process);
     all.map(|(.., had)| had.map(|had| had.held)).sum()
 }
 

@@ -10,12 +10,13 @@ use vgpu_core::time::arbiter::audit::{AuditVerdict, HeldTime};
 use super::LeaseBook;
 
 impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseBook<B, R> {
-    /// Returns each process's time on each device that it joined: a value for each of its slots, and one for all slots
-    /// that it left. `None`: its tenant is only observed.
+    /// Applies every member's report. Then returns the time in which each process held each device that it joined: a
+    /// value for each of its slots, and one for all slots that it left. `None`: its tenant is only observed. The caller
+    /// adds up the values of a process and device.
     ///
     /// # Cost
     /// Reads every member's report.
-    pub fn time_in_flight(&mut self, now: u64) -> Vec<(u32, String, Option<HeldTime>)> {
+    pub fn held_times(&mut self, now: u64) -> Vec<(u32, String, Option<HeldTime>)> {
         for number in self.houses.keys().copied().collect::<Vec<_>>() {
             self.read_report(number, now);
         }

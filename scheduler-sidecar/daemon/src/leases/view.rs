@@ -141,8 +141,8 @@ impl<B: Deref<Target = BoardPage>, R: Deref<Target = ReportPage> + Clone> LeaseB
         self.stirred.iter().copied().collect()
     }
 
-    /// True if no tenant's usage can have changed since it was last read: nobody has a lease or an open gate, and nobody
-    /// waits. A decision that opens a gate ends the rest.
+    /// True if no tenant's usage can have changed since it was last read: nobody has a lease or an open gate, and
+    /// nobody waits. A decision that opens a gate ends the rest.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.stirred.is_empty()

@@ -1,7 +1,8 @@
 //! Answers the requests of administrators ([`vgpu_control`]).
 //!
-//! [`crate::answer`] parsed the request, and [`super::change`] carries out changes, pauses and explanations. Whether
-//! a change fits is computed by [`vgpu_config::live`], with the messages of the configuration file.
+//! [`crate::answer`] parses a request. [`vgpu_config::live`] checks whether a change fits, with the messages of the
+//! configuration file. [`super::policies`] puts changes and pauses in force. [`super::change`] answers questions about
+//! a running tenant.
 
 use std::collections::BTreeSet;
 
@@ -247,7 +248,8 @@ impl Reactor {
         self.change_result(name, if was { Vec::new() } else { vec!["paused".to_owned()] }, notes)
     }
 
-    /// Ends an administrator's pause. If a policy still pauses the tenant, it may launch until that pause would end.
+    /// Ends an administrator's pause. If a window or the tenant's use pauses it too, an override lifts that pause for
+    /// its remaining time. A pause by another tenant's exclusive use stays.
     fn resume(&mut self, name: &str, who: PeerCredentials) -> Result<ChangeResult, String> {
         let id = self.known_room(name)?;
         let was = self.policies.pause_cause(name).is_some();

@@ -166,7 +166,7 @@ impl Reactor {
             let member = RegisteredMember { tenant: prior.tenant.clone(), image: Some(prior.image), connection: None };
             known.members.entry(prior.image.process.pid).or_default().push(member);
         }
-        for (process, device, had) in self.leases.time_in_flight(clock::now()) {
+        for (process, device, had) in self.leases.held_times(clock::now()) {
             let sum = known.had.entry((process, uuid_key(&device))).or_insert(Some(HeldTime::default()));
             *sum = sum.zip(had).map(|(sum, had)| sum.plus(had));
         }

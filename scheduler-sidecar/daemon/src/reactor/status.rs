@@ -440,7 +440,7 @@ impl Reactor {
         self.note_energy();
     }
 
-    /// Adds the devices' energy to the data that the record gets next.
+    /// Puts the last reading of each device's energy into the next batch for the usage record.
     fn note_energy(&mut self) {
         if let Some(proof) = &self.proof {
             self.record.next_batch().energy = proof.energy_readings();

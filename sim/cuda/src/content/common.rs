@@ -43,7 +43,8 @@ impl ProcessMemory {
     fn remap_range(&self, at: u64, len: u64, flags: i32, fd: i32) -> bool {
         let len = usize::try_from(len).unwrap_or(0);
         let place = self.content_place(at).cast();
-        // SAFETY: a range of our own content mapping that the caller owns: whole pages, and no reference to them is kept.
+        // SAFETY: a range of our own content mapping that the caller owns: whole pages, and no reference to them is
+        // kept.
         unsafe {
             let p = libc::mmap(place, len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, 0);
             libc::madvise(place, len, libc::MADV_DONTDUMP);

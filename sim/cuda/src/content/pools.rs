@@ -240,7 +240,7 @@ impl ProcessMemory {
         }
     }
 
-    /// Ends the frees that the device has passed.
+    /// Completes the pending frees whose events are done: their streams have reached them, so the blocks can be reused.
     fn settle_pool(&self, number: u64) {
         let waiting = self.lock_tables().pools.get(&number).map(|p| p.core.waiting_frees()).unwrap_or_default();
         for (ticket, mark) in waiting {

@@ -156,7 +156,7 @@ struct GraphPool {
 }
 
 impl GraphPool {
-    /// Ends the frees that the device has passed.
+    /// Completes the pending frees whose events are done: their streams have reached them, so the blocks can be reused.
     fn end_passed_frees(&mut self, driver: &'static SimulatedDriver) {
         let passed = |m: &FreeMark| {
             let Ok(d) = driver.device_of_ordinal(m.device) else { return true };

@@ -206,8 +206,8 @@ impl BoardSlot {
     }
 
     /// Changes the gate; the caller then wakes the sleepers. Reads of
-    /// [`ReportHistory::look`](super::ReportHistory::read_report) that follow are ordered after this write. So either
-    /// the daemon sees that something is in flight, or the member sees the new gate before it launches.
+    /// [`ReportHistory::read_report`](super::ReportHistory::read_report) that follow are ordered after this write. So
+    /// either the daemon sees that something is in flight, or the member sees the new gate before it launches.
     ///
     /// # Cost
     /// About thirty stores and loads in two cache lines.
@@ -246,7 +246,8 @@ impl BoardSlot {
     }
 
     /// True if the state read with this sequence is still current. If it is true after
-    /// [`ReportSlot::launches`](super::ReportSlot::report_launch), a daemon that shuts the gate later sees the launch.
+    /// [`ReportSlot::report_launch`](super::ReportSlot::report_launch), a daemon that shuts the gate later sees the
+    /// launch.
     ///
     /// # Cost
     /// One relaxed load: the whole cost of the daemon for a launch inside a lease.

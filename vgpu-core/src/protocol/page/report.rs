@@ -156,8 +156,8 @@ impl ReportSlot {
     /// Announces a launch before it is passed to the driver. With it, an estimated `in_flight` ns (not 0) are queued
     /// on the device and `submitted` ns were submitted in total. `since` is [`MemberReport::since`].
     ///
-    /// The caller may launch if [`BoardSlot::stands`](super::BoardSlot::is_unchanged) is true afterwards. Otherwise its
-    /// gate has changed, and the caller revokes the announcement with [`Self::report_all`].
+    /// The caller may launch if [`BoardSlot::is_unchanged`](super::BoardSlot::is_unchanged) is true afterwards.
+    /// Otherwise its gate has changed, and the caller revokes the announcement with [`Self::report_all`].
     ///
     /// # Cost
     /// One load and four stores in one cache line; a fence if nothing was in flight.
@@ -177,7 +177,7 @@ impl ReportSlot {
 
     /// Writes the whole report: after completions were seen, or after a launch that did not happen.
     ///
-    /// If nothing is in flight any more and [`BoardSlot::stands`](super::BoardSlot::is_unchanged) is false
+    /// If nothing is in flight any more and [`BoardSlot::is_unchanged`](super::BoardSlot::is_unchanged) is false
     /// afterwards, the daemon may be waiting for exactly this: the caller rings the tenant's bell.
     ///
     /// # Cost

@@ -91,7 +91,7 @@ impl<'p> SharedAccount<'p> {
         self.load_state().admission_at(now)
     }
 
-    /// As [`Self::admit_launch`], with `pending` ns counted as paid that will be charged later.
+    /// As [`Self::admit_launch`], with the balance reduced by `pending` ns that will be charged later.
     ///
     /// # Cost
     /// Two loads; a division only if the account does not admit a launch.

@@ -121,7 +121,7 @@ impl Arbiter {
                 if could_launch && (was_open || this.usage.in_flight != Some(0)) {
                     this.overdue = Some(now);
                     this.usage.in_flight = this.usage.in_flight.filter(|_| !was_open);
-                    self.devices[index(d)].is_overdue(slot, now);
+                    self.devices[index(d)].add_overdue(slot, now);
                 } else if this.usage.wants {
                     self.enqueue_member(slot);
                 }

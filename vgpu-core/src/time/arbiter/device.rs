@@ -142,8 +142,8 @@ impl ArbiterDevice {
         self.strangers + self.accused.iter().filter(|slot| !is_before(slot)).count() as u64
     }
 
-    /// Notes that this slot's work now runs next to the work of others.
-    pub fn is_overdue(&mut self, slot: SlotId, now: u64) {
+    /// Adds a slot to `overdue`: its work may still run while others have the device. This is a new claim.
+    pub fn add_overdue(&mut self, slot: SlotId, now: u64) {
         self.doubt.note_claim(now);
         self.overdue.push(slot);
     }

@@ -137,7 +137,7 @@ impl Arbiter {
             if !(late.is_some() && flies) {
                 self.settle_claim(slot, now);
             } else if self.slot_at(slot).overdue.is_none() {
-                self.devices[index(d)].is_overdue(slot, now);
+                self.devices[index(d)].add_overdue(slot, now);
                 let this = self.slot_at_mut(slot);
                 this.overdue = late;
                 this.claim.iter_mut().for_each(|claim| claim.to = Some(now));

@@ -138,7 +138,8 @@ impl Arbiter {
     pub(super) fn assemble_gang(&mut self, d: DeviceId, seat: SeatIx, now: u64, out: &mut Vec<Decision>) -> bool {
         let gang = self.gang_of(self.seat_at(seat).tenant);
         let devices = self.gang_devices(&gang);
-        // Computed once: a loan that moved it would be answered by another loan, for ever.
+        // Computed once, when the gang begins to collect. Work on a lent-out device can delay that device. A later
+        // time, computed again, would allow the next loan, and the gang would never run.
         let expected = devices.iter().map(|&device| self.expected_free(device, now)).max().unwrap_or(now);
         for device in devices {
             let device = &mut self.devices[index(device)];

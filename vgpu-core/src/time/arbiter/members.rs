@@ -59,7 +59,7 @@ impl Arbiter {
         (this.lost_to, this.measured_to) = (lost, (now, lost));
         this.is_unmeasured = true;
         let device = &mut self.devices[index(d)];
-        device.is_overdue(slot, now);
+        device.add_overdue(slot, now);
         device.dirty = true;
         self.place_seat(seat, now);
     }

@@ -220,8 +220,8 @@ fn text_of(id: &CUuuid) -> String {
     text
 }
 
-/// Returns UUID, number and size of each device that NVML, which is initialised, lists; a MIG instance has its device's number, as limits
-/// do.
+/// Returns UUID, number and size of each device that NVML, which is initialised, lists; a MIG instance has its device's
+/// number, as limits do.
 ///
 /// The size is the memory that programs can use, on which percentages are based: NVML's total less the reserved part.
 fn known_to_nvml(nvml: &Library) -> Vec<(String, u32, u64)> {

@@ -162,8 +162,8 @@ fn a_tenant_that_waits_crosswise_owes_at_most_a_second() {
     assert!(until > (begin + stopped + 3_300) * MS, "until all is paid: {until}");
 }
 
-/// The phase was shared by time slices. A tenant that came meanwhile is not owed what the gangs used in it, and no tenant
-/// is behind its floor.
+/// The phase was shared by time slices. A tenant that came meanwhile is not owed what the gangs used in it, and no
+/// tenant is behind its floor.
 #[test]
 fn after_the_phase_nobody_is_far_ahead_or_behind() {
     let third = Terms { floor: Share::from_permille(333), ..Terms::default() };

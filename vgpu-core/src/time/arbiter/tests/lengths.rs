@@ -18,8 +18,8 @@ fn outlasts_its_lease(desk: &mut Desk, a: SlotId, b: SlotId) -> u64 {
     desk.now
 }
 
-/// The work in flight is done, and took `took`.
-fn is_done(desk: &mut Desk, slot: SlotId, took: u64) {
+/// The member reports that its work completed after `took` ns, and that it wants nothing more.
+fn report_done(desk: &mut Desk, slot: SlotId, took: u64) {
     let usage = desk.book.of(slot);
     (usage.busy, usage.finished) = (usage.busy + took, usage.finished + EXPECTED);
     (usage.wants, usage.in_flight) = (false, Some(0));
@@ -36,13 +36,13 @@ fn a_drain_waits_as_long_as_launches_took_before_whatever_is_expected_of_the_nex
     assert_eq!(runs(&desk.at(ended + 10 * MS)), [b], "nobody knows it yet");
     // The work of `a` ran next to that of `b` for all but its first part.
     desk.now = ended + 300 * MS;
-    is_done(&mut desk, b, 150 * MS);
-    is_done(&mut desk, a, 300 * MS);
+    report_done(&mut desk, b, 150 * MS);
+    report_done(&mut desk, a, 300 * MS);
     desk.tick();
     let ended = outlasts_its_lease(&mut desk, a, b);
     assert_eq!(desk.at(ended + 190 * MS), [], "another one may take as long");
     desk.now = ended + 196 * MS;
-    is_done(&mut desk, a, 200 * MS);
+    report_done(&mut desk, a, 200 * MS);
     let gates = desk.tick();
     assert!(matches!(gates[..], [(slot, Gate::Run { exclusive: true, .. })] if slot == b), "{gates:?}");
 }
@@ -95,7 +95,7 @@ fn of_what_waited_for_its_own_tenant_nothing_is_learned() {
     }
     let waited = desk.now - begin;
     assert!((2_000 * MS..2_050 * MS).contains(&waited), "{waited}");
-    is_done(&mut desk, a, waited);
+    report_done(&mut desk, a, waited);
     assert_eq!(desk.arbiter.slot_at(a).longest.get(), 0);
 }
 
@@ -145,7 +145,7 @@ fn who_is_let_in_beside_nothing_but_its_own_work_has_the_device_to_itself() {
     desk.at(ended + 10 * MS);
     desk.now = ended + 11 * MS;
     desk.wants(a);
-    is_done(&mut desk, b, MS);
+    report_done(&mut desk, b, MS);
     let mut gate = None;
     while gate.is_none() {
         let is = |one: &(SlotId, Gate)| one.0 == a && matches!(one.1, Gate::Run { .. });
