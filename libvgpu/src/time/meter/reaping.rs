@@ -250,7 +250,8 @@ impl UsageMeter {
                 let (key, marker) = (interval.keys.id_of_keys(), self.marker_cost.as_ns());
                 let is_unseen = times.begin.is_some() && self.lead.is_unseen(key, marker);
                 let own = shown.ns.saturating_sub(if is_unseen { 0 } else { marker }).max(1);
-                let clean = !interval.tainted && !shown.is_disturbed;
+                let is_disturbed = interval.tainted || shown.is_disturbed;
+                let clean = !is_disturbed && !interval.is_late;
                 costs.learn_costs(keys, open.estimate, own, clean);
                 if clean && open.doubt.unknown == 0 {
                     self.keeper.learn_slowdown(open.estimate, own);
@@ -261,8 +262,9 @@ impl UsageMeter {
                     let apart = interval.recorded.saturating_sub(interval.begun + calls[0] / 2);
                     self.lead.learn(IdleSample { key, elapsed, calls, apart }, marker);
                 }
-                if self.is_waited_out(at, hidden, spent, open.doubt.unknown > 0 && !clean) {
-                    excess = self.excess_of(interval, used, clean);
+                let crossed = open.doubt.unknown > 0 && is_disturbed;
+                if self.is_waited_out(at, hidden, spent, crossed) {
+                    excess = self.excess_of(interval, used, crossed);
                 }
             }
             fresh = Some(usual.unwrap_or(used));
@@ -308,13 +310,13 @@ impl UsageMeter {
     }
 
     /// The time of an interval far beyond the usual: [`vgpu_core::time::account::arrears`]. For work that was never
-    /// measured and may have waited for a launch held at the gate, all time beyond the estimate.
-    fn excess_of(&mut self, interval: &Interval, spent: u64, clean: bool) -> u64 {
+    /// measured and may have waited for a launch held at the gate (`crossed`), all time beyond the estimate.
+    fn excess_of(&mut self, interval: &Interval, spent: u64, crossed: bool) -> u64 {
         let open = &interval.open;
-        let ordinary = match (open.doubt.unknown, clean) {
+        let ordinary = match (open.doubt.unknown, crossed) {
             (0, _) => self.usual.split_ordinary(interval.keys.id_of_keys(), open.launches, open.estimate, spent),
-            (_, true) => spent,
-            (_, false) => open.estimate,
+            (_, true) => open.estimate,
+            (_, false) => spent,
         };
         spent.saturating_sub(ordinary)
     }
@@ -357,6 +359,7 @@ mod tests {
                 all: 0,
                 keys,
                 tainted: false,
+                is_late: false,
                 beside: 0,
                 first: false,
             };
@@ -423,6 +426,7 @@ mod tests {
             all,
             keys,
             tainted: false,
+            is_late: false,
             beside: 0,
             first: false,
         }

@@ -36,7 +36,7 @@ impl UsageMeter {
                 // The stream may have been idle before a late end marker. The interval's time then teaches no
                 // undisturbed cost, and known launches are charged by their estimate. Launches that were never
                 // measured are charged by that time all the same: their estimate may be a second too short.
-                interval.tainted |= is_late;
+                interval.is_late = is_late;
                 let is_vague = (is_late && interval.open.doubt.unknown == 0)
                     || (plan.begin && begin.and_then(|begin| begin.calls).is_none());
                 if is_vague && interval.open.measured {

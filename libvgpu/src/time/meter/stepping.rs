@@ -429,6 +429,7 @@ impl UsageMeter {
                 .map_or(0, i64::unsigned_abs),
             keys: core::mem::take(&mut chain.keys),
             tainted: core::mem::take(&mut chain.tainted),
+            is_late: false,
             beside: 0,
             first: core::mem::take(&mut chain.first),
         });
@@ -458,6 +459,7 @@ mod tests {
     use crate::daemon::test_pages::StandIn;
     use crate::driver::launch::MeteredLaunch;
     use crate::time::launch_costs::LaunchCosts;
+    use crate::time::meter::markers::SampleTimes;
     use crate::time::meter::{BeginMarker, EndMarker};
     use shim_sys::cuda::{CUcontext, CUevent, CUstream};
     use std::sync::LazyLock;
@@ -565,8 +567,18 @@ mod tests {
             let begin = BeginMarker { event: event(64), calls: Some([0; 2]), at: 0 };
             let end = EndMarker { event: event(128), recorded: clock::now() + 5_000_000, is_late: true, second: None };
             meter.note_recorded(&plan, Some(begin), Some(end), &LaunchCosts::new(), |_, _| {});
-            let interval = &meter.chains[0].pending[0];
-            assert_eq!((interval.open.measured, interval.tainted), (measured, true), "{cost:?}");
+            let interval = meter.chains[0].pending.pop_front().unwrap();
+            assert_eq!((interval.open.measured, interval.is_late), (measured, true), "{cost:?}");
+            if !measured {
+                continue;
+            }
+            // All of that second is due at once: nobody was held back who could have ended it sooner.
+            let (costs, due) = (LaunchCosts::new(), core::cell::Cell::new((0, 0)));
+            let times = SampleTimes { begin: Some(1), end: 1_000_000_001, host: clock::now() };
+            let pay = |paid: crate::time::meter::DueTime, _| due.set((paid.used, paid.excess));
+            meter.finish_interval(0, &interval, Some(times), clock::now(), &pay, &costs);
+            assert_eq!(due.get(), (1_000_000_000, 0));
+            assert!(costs.exact.guess_cost(1).is_unknown() && !costs.guess_cost(1).is_unknown(), "roughly known");
         }
     }
 

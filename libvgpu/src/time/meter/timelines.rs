@@ -65,6 +65,8 @@ pub(super) struct Interval {
     pub keys: LearnedFunctions,
     /// True: no costs are learned from the interval, because its time may be disturbed.
     pub tainted: bool,
+    /// True if the end marker was recorded late, so that the stream may have been idle before it.
+    pub is_late: bool,
     /// Device time in it that another member pays for.
     pub beside: u64,
     /// True if the interval begins with the first launch of a turn, so that it includes the device's context
