@@ -71,3 +71,19 @@ fn table_of_ceilings_over_graphs_bursts_and_mixed_lengths() {
         }
     }
 }
+
+/// No launch has an estimate, and while one runs, the next one waits at the gate.
+#[test]
+fn functions_that_are_never_launched_twice_keep_their_ceiling() {
+    for streams in [1, 2, 4] {
+        for kernel in [200 * US, 10 * MS] {
+            for (percent, daemon) in [(10, false), (50, false), (10, true)] {
+                let by = if daemon { "daemon" } else { "own account" };
+                let mut row =
+                    Row::new(format!("{percent} % alone, new functions of {}, {streams} streams, {by}", name(kernel)));
+                (row.daemon, row.backlog) = (daemon, false);
+                row.party(ceiling(percent), Work::New { streams, kernel }, f64::from(percent)).keep();
+            }
+        }
+    }
+}

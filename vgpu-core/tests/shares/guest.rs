@@ -397,10 +397,11 @@ impl Guest {
             let mut ordinary = fresh;
             // Payment of an unusual sample is deferred only where this account enforces the ceiling and no launch waits
             // at the gate. A daemon is paid at once.
-            alone &= self.own && !self.wants && self.streams[stream].pending.is_empty();
+            let crossed = interval.open.doubt.unknown > 0 && spoilt;
+            alone &= self.own && (!self.wants || crossed) && self.streams[stream].pending.is_empty();
             alone &= !self.streams[stream].marks.must_ask();
-            if alone && interval.open.doubt.unknown > 0 && interval.tainted {
-                ordinary = fresh.min(interval.open.estimate);
+            if alone && crossed {
+                ordinary = fresh - self.arrears.take_doubtful(fresh.saturating_sub(interval.open.estimate));
             } else if alone && interval.open.doubt.unknown == 0 {
                 ordinary = self.usual.split_ordinary(id, interval.open.launches, interval.open.estimate, fresh);
                 if ordinary < fresh {

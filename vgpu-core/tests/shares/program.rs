@@ -23,6 +23,8 @@ pub enum Work {
     Graph { nodes: u64, kernel: u64 },
     /// Round robin over streams, waiting for all after `each` launches.
     Streams { streams: usize, kernel: u64, each: u32 },
+    /// As `Queue`, round robin over streams; each launch is of a function that was never launched before.
+    New { streams: usize, kernel: u64 },
     /// Launches `count` kernels, waits, then does `host` of host work.
     Burst { count: u32, kernel: u64, host: u64 },
     /// Launches `kernels` kernels and then computes for `host` without any call.
@@ -116,6 +118,9 @@ impl Program {
                 }
                 plain(at as usize % streams, self.noise.about(kernel), 1)
             }
+            Work::New { streams, kernel } => {
+                plain(at as usize % streams, self.noise.about(kernel), 100 + u64::from(at))
+            }
             Work::Burst { count, kernel, host } => match at % (count + 2) {
                 n if n < count => plain(0, self.noise.about(kernel), 1),
                 n if n == count => Step::Wait,
@@ -177,6 +182,7 @@ impl Program {
             Work::Sync { kernel, .. }
             | Work::Queue { kernel }
             | Work::Streams { kernel, .. }
+            | Work::New { kernel, .. }
             | Work::Burst { kernel, .. }
             | Work::Rank { kernel, .. }
             | Work::Absent { kernel, .. }

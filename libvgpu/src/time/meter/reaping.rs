@@ -310,12 +310,13 @@ impl UsageMeter {
     }
 
     /// The time of an interval far beyond the usual: [`vgpu_core::time::account::arrears`]. For work that was never
-    /// measured and may have waited for a launch held at the gate (`crossed`), all time beyond the estimate.
+    /// measured and may have waited for a launch held at the gate (`crossed`), time beyond the estimate, as far as
+    /// [`vgpu_core::time::account::arrears::Arrears::take_doubtful`] allows.
     fn excess_of(&mut self, interval: &Interval, spent: u64, crossed: bool) -> u64 {
         let open = &interval.open;
         let ordinary = match (open.doubt.unknown, crossed) {
             (0, _) => self.usual.split_ordinary(interval.keys.id_of_keys(), open.launches, open.estimate, spent),
-            (_, true) => open.estimate,
+            (_, true) => spent - self.arrears.take_doubtful(spent.saturating_sub(open.estimate)),
             (_, false) => spent,
         };
         spent.saturating_sub(ordinary)

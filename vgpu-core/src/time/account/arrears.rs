@@ -36,9 +36,20 @@ pub fn rest_due(excess: u64, share: Share) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Arrears {
     owed: u64,
+    /// Time of launches of unknown length that was deferred and not earned yet.
+    doubtful: u64,
 }
 
 impl Arrears {
+    /// Returns the part of `ns` that may be deferred: together [`BURST_NS`], which a [`small_part`] of ordinary work
+    /// earns again. A launch of unknown length took that time, and may have waited for another launch or worked.
+    /// Without the bound, a program whose launches are all of new functions would pay for next to nothing.
+    pub fn take_doubtful(&mut self, ns: u64) -> u64 {
+        let part = ns.min(BURST_NS.saturating_sub(self.doubtful));
+        self.doubtful += part;
+        part
+    }
+
     /// Adds `excess`, which is being charged by its length.
     pub fn defer_excess(&mut self, excess: u64) {
         self.owed = self.owed.saturating_add(excess).min(BURST_NS);
@@ -47,6 +58,7 @@ impl Arrears {
     /// Takes an instalment, a [`small_part`] of the debt, for `ns` of ordinary work: returns unexpected time of which
     /// to charge the [`rest_due`] now.
     pub fn take_instalment(&mut self, ns: u64) -> u64 {
+        self.doubtful = self.doubtful.saturating_sub(small_part(ns));
         let part = small_part(self.owed).max(1).min(ns.saturating_mul(MAX_INSTALMENT_TIMES)).min(self.owed);
         self.owed -= part;
         part
@@ -93,6 +105,14 @@ impl UsualTimes {
 mod tests {
     use super::*;
     use crate::time::account::Account;
+
+    #[test]
+    fn time_that_may_have_been_a_wait_is_deferred_up_to_a_burst_and_earned_by_work() {
+        let mut arrears = Arrears::default();
+        assert_eq!([30, 30, 30].map(|ms| arrears.take_doubtful(ms * MS)), [30 * MS, BURST_NS - 30 * MS, 0]);
+        arrears.take_instalment(160 * MS);
+        assert_eq!(arrears.take_doubtful(30 * MS), 10 * MS, "a sixteenth of the work");
+    }
 
     const MS: u64 = 1_000_000;
     const START: u64 = 3_600_000 * MS;
