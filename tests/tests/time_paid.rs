@@ -4,6 +4,7 @@
 //! Bounds are a few points wide, for a busy machine. A usage meter that counts a pause, counts a stream twice or misses
 //! a launch is off by far more. Not here: the resulting shares (`time.rs`, `time_shares.rs`).
 
+use vgpu_tests::program::{Kind, compile};
 use vgpu_tests::timed::{MS, Stretch, alone, ceiling, measured, timed};
 use vgpu_tests::{Lab, Member};
 
@@ -104,6 +105,26 @@ fn streams_that_are_used_in_turn_are_paid_as_used() {
             let mut m = timed(&lab);
             let spent = spent(&lab, &mut m, "loop 50000 1500 0 1000000 0 5 -1");
             spent.is_paid_within(5.0, &format!("streams in turn, {limit} %"));
+        }
+    });
+}
+
+/// A launch of a function or size that was never launched before has no estimate. While one runs, the launch on the other
+/// stream waits at the gate, and the running one may wait for it.
+#[test]
+fn launches_that_are_never_alike_stay_below_the_ceiling() {
+    measured(|| {
+        let _alone = alone();
+        for kernel in [2 * MS, 10 * MS, 30 * MS] {
+            let lab = ceiling(10);
+            let mut program = lab.command(compile("fresh", Kind::Linked, &[]));
+            let begun = std::time::Instant::now();
+            let out = program.args(["2", &kernel.to_string(), "5"]).output().unwrap();
+            assert!(out.status.success(), "{}", vgpu_tests::text(&out));
+            let share = lab.device(0).busy_ns as f64 * 100.0 / begun.elapsed().as_nanos() as f64;
+            eprintln!("kernels of {} ms, no two alike: {share:.1} % of the device", kernel / MS);
+            // At first 50 ms of work may count as a wait, and several long launches are forced before one is paid for.
+            assert!((4.0..14.0).contains(&share), "{share:.1} of 10 %");
         }
     });
 }

@@ -12,7 +12,8 @@
 //!
 //! *Liveness.* Work in flight may be waiting for the very launch that the gate holds. The gate therefore forces one
 //! launch if nothing completes for [`BASE`]`.drain` beyond the expected end. Each further forced launch waits twice as
-//! long; otherwise a kernel that merely runs long would collect a queue behind it.
+//! long, until work ends while lease and balance allow a launch. Otherwise a kernel that merely runs long would collect a queue
+//! behind it, and a program on two streams, whose launches are all of unknown length, would have all of them forced.
 //! [`LaunchGate::learn_slowdown`] learns how much longer kernels take than expected: next to other tenants' work,
 //! several times longer.
 //!
@@ -85,7 +86,10 @@ pub struct LaunchGate {
     began: u64,
     /// When work was last seen complete, or a launch was last forced (let through against a rule).
     progress: u64,
+    /// Number of launches that were forced since work last ended while lease and balance allowed a launch.
     forced: u32,
+    /// True if lease or balance held back the launch that asked last.
+    is_barred: bool,
     ahead: bool,
     /// Work in flight when a launch was forced; 0: none was.
     held: u64,
@@ -106,6 +110,7 @@ impl Default for LaunchGate {
             began: 0,
             progress: 0,
             forced: 0,
+            is_barred: false,
             ahead: false,
             held: 0,
             helps_until: 0,
@@ -185,13 +190,14 @@ impl LaunchGate {
             Admission::WaitUntil(until) => Some(until),
         };
         let room = self.room_from(ask);
+        self.is_barred = word.is_some() || balance.is_some();
         if word.is_none() && balance.is_none() && room.is_none() {
             return GateVerdict::Go;
         }
         let due = self.forced_at(ask.beside, self.is_held_by_doubt(ask));
         if self.in_flight > 0 && now >= due {
             self.progress = now;
-            self.forced = (self.forced + 1).min(4);
+            self.forced = (self.forced + 1).min(MAX_DOUBLINGS);
             if self.held == 0 {
                 self.held = self.in_flight;
             }
@@ -290,7 +296,10 @@ impl LaunchGate {
         self.doubt = self.doubt.subtract_doubt(doubt);
         self.began = self.began.max(at);
         self.progress = self.progress.max(at);
-        (self.forced, self.ahead) = (0, false);
+        self.ahead = false;
+        if !self.is_barred {
+            self.forced = 0;
+        }
         if self.held > 0 && self.in_flight < self.held {
             self.vain = if at <= self.helps_until { 0 } else { (self.vain + 1).min(4) };
             self.held = 0;

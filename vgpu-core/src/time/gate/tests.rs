@@ -110,7 +110,7 @@ fn what_runs_may_wait_for_what_is_held_back() {
             }
         }
         let expected = 4 * MS + 500 * US;
-        let after = [10, 30, 70, 150, 310, 470].map(|ms: u64| expected + ms * MS);
+        let after = [10, 30, 70, 150, 310, 630].map(|ms: u64| expected + ms * MS);
         assert_eq!(forced, after, "{gate:?}");
     }
 }
