@@ -166,6 +166,11 @@ impl UsageMeter {
                 return Err(LaunchStep::Reap);
             }
             self.expire_beside(at, now, pay);
+            if self.reaping && wish.share.is_some() {
+                // Another thread still queries the driver, so the count stays stale. Without this the process would make
+                // up for the time in which it was stopped.
+                self.presence.note_look(wish.account, 0, now);
+            }
         }
         (self.time, self.untimed) = (now, 0);
         self.revoke_old(now);
