@@ -183,6 +183,9 @@ pub struct UsageMeter {
     spare: Vec<(usize, CUevent)>,
     /// True while a thread queries the driver about markers.
     reaping: bool,
+    /// True if another thread queried the driver when a pause ended, and still does: what is in flight by our count may
+    /// have ended long ago.
+    is_stale: bool,
     /// The timeline whose markers the next query of the driver begins with.
     asked: usize,
     /// Contexts that ended while a thread queried the driver about markers.
@@ -245,6 +248,7 @@ impl Default for UsageMeter {
             axes: Vec::new(),
             spare: Vec::new(),
             reaping: false,
+            is_stale: false,
             asked: 0,
             gone: Vec::new(),
             ending: Vec::new(),

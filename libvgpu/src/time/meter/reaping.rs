@@ -146,7 +146,7 @@ impl UsageMeter {
         shared: Option<SharedAccount<'_>>,
         pay: impl PaySink,
     ) -> bool {
-        self.reaping = false;
+        (self.reaping, self.is_stale) = (false, false);
         let gone = core::mem::take(&mut self.gone);
         let lives = |context: usize| !gone.contains(&context);
         self.axes.extend(batch.axes.into_iter().filter(|axis| lives(axis.context)));

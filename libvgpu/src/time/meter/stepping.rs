@@ -166,11 +166,11 @@ impl UsageMeter {
                 return Err(LaunchStep::Reap);
             }
             self.expire_beside(at, now, pay);
-            if self.reaping && wish.share.is_some() {
-                // Another thread still queries the driver, so the count stays stale. Without this the process would make
-                // up for the time in which it was stopped.
-                self.presence.note_look(wish.account, 0, now);
-            }
+            self.is_stale = self.reaping;
+        }
+        if self.is_stale && wish.share.is_some() {
+            // Otherwise the process would make up for the time in which it was stopped.
+            self.presence.note_look(wish.account, 0, now);
         }
         (self.time, self.untimed) = (now, 0);
         self.revoke_old(now);
@@ -359,7 +359,9 @@ impl UsageMeter {
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         // A stream is asked when it is launched into again: others may be over without anyone knowing yet.
         let was_due = now >= self.due;
-        let clear = self.unmeasured == u32::from(was_unmeasured) || was_due;
+        let is_known = self.unmeasured == u32::from(was_unmeasured) || was_due;
+        // An interval that begins at a marker of before a pause contains the pause.
+        let clear = is_known && (idle || !self.is_stale);
         self.due = self.due.max(now).saturating_add(estimate);
         if idle || !chain.marks.must_ask() {
             chain.opened = now;
