@@ -109,8 +109,8 @@ fn streams_that_are_used_in_turn_are_paid_as_used() {
     });
 }
 
-/// A launch of a function or size that was never launched before has no estimate. While one runs, the launch on the other
-/// stream waits at the gate, and the running one may wait for it.
+/// A launch of a function or size that was never launched before has no estimate. While one runs, the launch on the
+/// other stream waits at the gate, and the running one may wait for it.
 #[test]
 fn launches_that_are_never_alike_stay_below_the_ceiling() {
     measured(|| {

@@ -12,10 +12,10 @@
 //!
 //! *Liveness.* Work in flight may be waiting for the very launch that the gate holds. The gate therefore forces one
 //! launch if nothing completes for [`BASE`]`.drain` beyond the expected end. Each further forced launch waits twice as
-//! long, until work ends while lease and balance allow a launch. Otherwise a kernel that merely runs long would collect a queue
-//! behind it, and a program on two streams, whose launches are all of unknown length, would have all of them forced.
-//! [`LaunchGate::learn_slowdown`] learns how much longer kernels take than expected: next to other tenants' work,
-//! several times longer.
+//! long, until work ends while lease and balance allow a launch. Otherwise a kernel that merely runs long would collect
+//! a queue behind it, and a program on two streams, whose launches are all of unknown length, would have all of them
+//! forced. [`LaunchGate::learn_slowdown`] learns how much longer kernels take than expected: next to other tenants'
+//! work, several times longer.
 //!
 //! A launch whose own stream has all the work in flight, or whose function has, at unknown cost, waits 256 times as
 //! long at once. A kernel cannot depend on later work in its own stream, only on what the program does after this
