@@ -10,8 +10,8 @@
 //! - with it and a ceiling on device time
 //!
 //! In each, blocks of bare and of hooked calls alternate. The report shows the median of the paired differences and its
-//! 95 % interval. Each row is measured three times, and the time with the fastest bare calls counts: other guests of
-//! the machine disturbed it least. One more process launches under a ceiling with a driver that does nothing
+//! 95 % interval. Each row is measured three times, and the attempt with the fastest bare calls counts: other guests
+//! of the machine disturbed it least. One more process launches under a ceiling with a driver that does nothing
 //! ([`launches`]).
 //!
 //! `--check` fails if a complete interval is above its budget. `--instructions` counts instructions under valgrind

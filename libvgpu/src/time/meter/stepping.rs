@@ -169,7 +169,7 @@ impl UsageMeter {
             self.is_stale = self.reaping;
         }
         if self.is_stale && wish.share.is_some() {
-            // Otherwise the process would make up for the time in which it was stopped.
+            // A process that was stopped would otherwise make up for the missed time.
             self.presence.note_look(wish.account, 0, now);
         }
         (self.time, self.untimed) = (now, 0);

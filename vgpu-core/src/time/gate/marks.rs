@@ -86,7 +86,7 @@ impl OpenInterval {
     pub const fn shown_cost(&self, part: u64, spent: u64, late: u64) -> ShownCost {
         let is_far_off = self.doubt.unknown == 0 && is_far(part.saturating_sub(late / 2), self.estimate);
         let ns = match (is_far_off, late) {
-            (true, _) => spent - late / 2,
+            (true, _) => spent.saturating_sub(late / 2),
             (false, 0) => part,
             (false, _) => spent,
         };
