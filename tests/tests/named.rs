@@ -1,4 +1,4 @@
-//! Checks that the tests named in docs/gpu-time-model.md for device time exist, not that they test the promise.
+//! Checks that the tests named in the tables of docs/gpu-time-model.md exist, not that they test the promise.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -24,25 +24,52 @@ fn tests(place: &Path, found: &mut BTreeSet<String>) {
     }
 }
 
-#[test]
-fn whatever_device_time_must_survive_names_tests_that_exist() {
-    let text = fs::read_to_string(checkout().join("docs/gpu-time-model.md")).expect("the page");
-    let (_, section) = text.split_once("## Tested by name").expect("the section");
+/// The rows of the three-column table in the section `title` of docs/gpu-time-model.md.
+fn rows_of(page: &str, title: &str) -> Vec<[String; 3]> {
+    let (_, section) = page.split_once(&format!("\n## {title}\n")).expect("the section");
     let section = section.split("\n## ").next().expect("its text");
-    let rows: Vec<Vec<&str>> = section
+    let rows: Vec<[String; 3]> = section
         .lines()
         .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
-        .map(|row| row.split(" | ").collect())
+        .map(|row| row.split(" | ").map(str::to_owned).collect::<Vec<_>>().try_into().expect("three columns"))
         .skip(1)
         .collect();
     assert!(rows.len() >= 20, "{} rows", rows.len());
+    rows
+}
+
+/// The names in backquotes in a cell.
+fn names(cell: &str) -> Vec<&str> {
+    cell.split('`').skip(1).step_by(2).collect()
+}
+
+fn page() -> String {
+    fs::read_to_string(checkout().join("docs/gpu-time-model.md")).expect("the page")
+}
+
+fn all_tests() -> BTreeSet<String> {
     let mut there = BTreeSet::new();
     PLACES.iter().for_each(|place| tests(&checkout().join(place), &mut there));
+    there
+}
+
+#[test]
+fn each_rule_about_device_time_names_tests_that_exist() {
+    let there = all_tests();
+    for [rule, _, fails] in rows_of(&page(), "What each rule is for") {
+        for name in names(&fails) {
+            assert!(there.contains(name), "{rule}: there is no test {name}");
+        }
+        assert!(!names(&fails).is_empty() || fails.starts_with(char::is_numeric) || fails.contains("tests"), "{rule}");
+    }
+}
+
+#[test]
+fn whatever_device_time_must_survive_names_tests_that_exist() {
+    let (page, there) = (page(), all_tests());
     let mut real = BTreeSet::new();
     tests(&checkout().join("tests/tests"), &mut real);
-    for row in &rows {
-        let [what, virtually, really] = row[..] else { panic!("three columns: {row:?}") };
-        let names = |cell| str::split(cell, '`').skip(1).step_by(2).collect::<Vec<&str>>();
+    for [what, virtually, really] in &rows_of(&page, "Tested by name") {
         assert!(!names(virtually).is_empty() || !names(really).is_empty(), "{what}: no test");
         for name in names(virtually) {
             assert!(there.contains(name), "{what}: there is no test {name}");

@@ -183,8 +183,8 @@ pub struct UsageMeter {
     spare: Vec<(usize, CUevent)>,
     /// True while a thread queries the driver about markers.
     reaping: bool,
-    /// True if another thread queried the driver when a pause in the looks ended, and still does. The work in flight by
-    /// our count may have ended long ago.
+    /// True after a time in which no thread considered a launch, if nothing shows that the device had work in it. The
+    /// work in flight by our count may have ended long ago, or began afterwards. Ends with the driver's next answers.
     is_stale: bool,
     /// The timeline whose markers the next query of the driver begins with.
     asked: usize,

@@ -8,7 +8,7 @@ use crate::ffi::clock;
 use crate::process::helper_thread;
 use vgpu_core::time::account::Admission;
 use vgpu_core::time::arbiter::Gate;
-use vgpu_core::time::config::{BASE, MARKER_INTERVAL_NS, SHORT_LAUNCH_NS};
+use vgpu_core::time::config::{BASE, BURST_NS, MARKER_INTERVAL_NS, SHORT_LAUNCH_NS};
 use vgpu_core::time::gate::marks::OpenInterval;
 use vgpu_core::time::gate::{GateVerdict, LaunchRequest, goes_beside};
 
@@ -166,7 +166,9 @@ impl UsageMeter {
                 return Err(LaunchStep::Reap);
             }
             self.expire_beside(at, now, pay);
-            self.is_stale = self.reaping;
+            // A shorter pause expires nothing.
+            let is_long = pause > BURST_NS;
+            self.is_stale = self.reaping || is_long && !self.had_work_at(now - pause / 2);
         }
         if self.is_stale && wish.share.is_some() {
             // A process that was stopped would otherwise make up for the missed time.
@@ -175,6 +177,18 @@ impl UsageMeter {
         (self.time, self.untimed) = (now, 0);
         self.revoke_old(now);
         Ok(LaunchMoment { now, is_timed: true, gap })
+    }
+
+    /// True if the device may have had work of a stream since `then`, by the host's clock: the oldest interval not seen
+    /// complete has a marker from before, or the stream has work without an end marker. A thread that was stopped on
+    /// its way to the driver launches after the pause, so its launch shows nothing about the pause.
+    #[cold]
+    fn had_work_at(&self, then: u64) -> bool {
+        let is_there = |chain: &StreamTimeline| match chain.pending.front() {
+            Some(oldest) => (1..=then).contains(&if oldest.begun > 0 { oldest.begun } else { oldest.recorded }),
+            None => chain.marks.must_ask(),
+        };
+        self.chains.iter().any(is_there)
     }
 
     /// Finds out whether the stream is idle, and settles its work if so. The error is the question to the driver.
@@ -586,6 +600,34 @@ mod tests {
             meter.finish_interval(0, &interval, Some(times), clock::now(), &pay, &costs);
             assert_eq!(due.get(), (1_000_000_000, 0));
             assert!(costs.exact.guess_cost(1).is_unknown() && !costs.guess_cost(1).is_unknown(), "roughly known");
+        }
+    }
+
+    /// No thread considers a launch for a second. Unused time expires, unless the device may have had work meanwhile.
+    #[test]
+    fn unused_time_outlasts_a_pause_only_if_the_device_may_have_had_work_in_it() {
+        const PAUSE: u64 = 1_000_000_000;
+        // The interval's markers, from before the pause or after it; whether another thread queries the driver.
+        let cases = [
+            ((None, true), false, true),
+            ((Some(true), false), false, true), // a graph whose launch call ended late
+            ((None, false), false, false),
+            ((Some(false), false), false, false), // stopped on its way to the driver
+            ((None, true), true, false),
+        ];
+        for ((begun, recorded), reaping, kept) in cases {
+            let mut meter = UsageMeter::default();
+            let plan = launch(&mut meter, 0, CostGuess::NEVER_MEASURED);
+            let since = meter.presence.engaged_since();
+            let at = |is_before: bool| meter.time - if is_before { PAUSE } else { 0 };
+            let event = |word: usize| CUevent(word as *mut core::ffi::c_void);
+            let begin = begun.map(|begun| BeginMarker { event: event(64), calls: Some([0; 2]), at: at(begun) });
+            let end = EndMarker { event: event(128), recorded: at(recorded), is_late: false, second: None };
+            meter.note_recorded(&plan, begin, Some(end), &LaunchCosts::new(), |_, _| {});
+            (meter.time, meter.reaping) = (meter.time - PAUSE, reaping);
+            launch(&mut meter, 1, CostGuess::with_certainty(COST));
+            let is_kept = meter.presence.engaged_since() == since;
+            assert_eq!(is_kept, kept, "begun and recorded before: {begun:?}, {recorded}; another asks: {reaping}");
         }
     }
 

@@ -5,7 +5,7 @@
 //! member's turn kept it away. A program that queues work sees completions late, and rarely finds nothing in flight
 //! unless a thread of it waits. So a look that finds nothing in flight starts a new period, whether a thread waits or
 //! not. After a pause of [`BASE`]`.heartbeat` in the looks the count of work in flight is stale; the caller must first
-//! find out what has completed.
+//! find out what has completed, and say that nothing is in flight if it cannot.
 //!
 //! Not here: how unused time expires ([`crate::time::account`]), the work in flight ([`super::LaunchGate`]).
 
