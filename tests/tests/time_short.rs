@@ -49,6 +49,24 @@ fn of_short_kernels_of_four_threads_each_is_paid() {
     none_is_forgotten("threads", &["threads 4 3000 500 40 0 0 0", "threads 4 3000 500 40 0 2 1"]);
 }
 
+/// Threads launch at the same time, so that a kernel's two markers may enclose kernels of the other threads.
+#[test]
+fn of_what_four_threads_launch_into_their_own_streams_little_is_paid_twice() {
+    let _alone = alone();
+    for command in ["threads 4 5000 MS 40 0 2 1", "threads 4 20000 MS 8 0 1 1", "threads 4 20000 MS 1 0 1 1"] {
+        measured(|| {
+            let lab = ceiling(50);
+            let mut m = timed(&lab);
+            m.ok(&command.replace("MS", "500"));
+            let stretch = Stretch::begin(&lab);
+            m.ok(&command.replace("MS", "1000"));
+            let spent = stretch.end(&lab);
+            eprintln!("{command}: share {:.1} %, paid {:.1} %", spent.share(), spent.paid_percent());
+            assert!((85.0..=140.0).contains(&spent.paid_percent()), "{command}: {spent:?}");
+        });
+    }
+}
+
 /// The stream is idle while the program uses another one, which keeps the library's clock running.
 #[test]
 fn a_stream_that_rests_beside_another_pays_for_its_work_and_not_for_its_rest() {

@@ -124,6 +124,8 @@ pub struct MarkerPlan {
     pub second: bool,
     /// Events to reuse for them: begin, end, second.
     pub events: [Option<CUevent>; 3],
+    /// Number of launches of this process up to this one.
+    launches: u64,
     /// The turn has follow-up work.
     pub tend: bool,
 }
@@ -131,7 +133,7 @@ pub struct MarkerPlan {
 impl MarkerPlan {
     /// The plan of a launch without markers, on that timeline.
     pub fn without_marker(chain: u64) -> Self {
-        Self { chain, begin: false, end: None, second: false, events: [None; 3], tend: false }
+        Self { chain, begin: false, end: None, second: false, events: [None; 3], launches: 0, tend: false }
     }
 
     /// True without any marker or follow-up work.

@@ -378,7 +378,7 @@ impl Guest {
                 let from = (self.stamp(begin) + lead).min(end);
                 let spent = self.union.add(from, end);
                 alone = end - from - spent + self.others(stream).sum::<u64>() <= BESIDE + spent / 16;
-                let part = interval.open.own_part(interval.begin.is_some(), interval.all, end - from, spent);
+                let part = interval.open.own_part(interval.begin.is_some(), true, interval.all, end - from, spent);
                 (spent, part)
             });
             let id = interval.keys.iter().fold(0u64, |id, &(key, _)| id.rotate_left(7) ^ key);
@@ -389,7 +389,7 @@ impl Guest {
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
             let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
             let late = late.min(fresh);
-            let shown = interval.open.shown_cost(part, fresh, late);
+            let shown = interval.open.shown_cost(part, fresh, late, None);
             let (own, spoilt) = (shown.ns, interval.tainted || shown.is_disturbed);
             if interval.begin.is_some() && interval.open.launches == 1 && alone && !spoilt {
                 self.lead.learn(idle, 0);

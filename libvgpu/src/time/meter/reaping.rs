@@ -239,14 +239,15 @@ impl UsageMeter {
             let keys = interval.keys.all();
             let usual = if interval.first { costs.beside_change(keys, open.estimate, spent) } else { None };
             let length = times.end.saturating_sub(began);
-            let part = open.own_part(interval.begin.is_some(), interval.all, length, spent);
+            let bound = (interval.begin.is_some() && !interval.is_apart).then_some(length);
+            let part = open.own_part(interval.begin.is_some(), interval.is_apart, interval.all, length, spent);
             let late = self.lease.late_ns(times.host).min(spent);
             // Work that took far longer than estimated pays its counted time: with several streams the cause cannot
             // be identified.
             let used = if late > 0 || part / 2 > open.estimate { spent } else { part };
             teaches = spent > 0 && usual.is_none();
             if teaches {
-                let shown = open.shown_cost(part, spent, late);
+                let shown = open.shown_cost(part, spent, late, bound);
                 let (key, marker) = (interval.keys.id_of_keys(), self.marker_cost.as_ns());
                 let is_unseen = times.begin.is_some() && self.lead.is_unseen(key, marker);
                 let own = shown.ns.saturating_sub(if is_unseen { 0 } else { marker }).max(1);
@@ -257,7 +258,9 @@ impl UsageMeter {
                     self.keeper.learn_slowdown(open.estimate, own);
                 }
                 let hidden = length.saturating_sub(spent);
-                if let (true, 1, Some(begin)) = (clean && hidden == 0 && !interval.first, open.launches, times.begin) {
+                if let (true, 1, Some(begin)) =
+                    (clean && bound.is_none() && hidden == 0 && !interval.first, open.launches, times.begin)
+                {
                     let (elapsed, calls) = (times.end.saturating_sub(begin), interval.calls);
                     let apart = interval.recorded.saturating_sub(interval.begun + calls[0] / 2);
                     self.lead.learn(IdleSample { key, elapsed, calls, apart }, marker);
@@ -360,6 +363,7 @@ mod tests {
                 all: 0,
                 keys,
                 tainted: false,
+                is_apart: true,
                 is_late: false,
                 beside: 0,
                 first: false,
@@ -427,6 +431,7 @@ mod tests {
             all,
             keys,
             tainted: false,
+            is_apart: true,
             is_late: false,
             beside: 0,
             first: false,

@@ -25,6 +25,7 @@ impl UsageMeter {
         let is_late = end.is_some_and(|end| end.is_late && self.keeper.remaining_ns(end.recorded) == 0);
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
+        let is_crowded = self.launches != plan.launches;
         let closed = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
         let mut lost = None;
         match closed {
@@ -32,6 +33,7 @@ impl UsageMeter {
                 let interval = &mut chain.pending[place];
                 if plan.begin {
                     (interval.begin, interval.calls, interval.begun) = split_begin(begin);
+                    interval.is_apart &= !is_crowded;
                 }
                 // The stream may have been idle before a late end marker. The interval's time then teaches no
                 // undisturbed cost, and known launches are charged by their estimate. Launches that were never
@@ -51,6 +53,7 @@ impl UsageMeter {
             }
             None if plan.begin => {
                 (chain.begin, chain.calls, chain.begun) = split_begin(begin);
+                chain.is_apart &= !is_crowded;
                 if begin.and_then(|begin| begin.calls).is_none() {
                     chain.marks.doubt_interval();
                 }

@@ -402,7 +402,12 @@ impl UsageMeter {
         if idle && !is_only {
             self.doubt_tails(at);
         }
+        let is_apart =
+            begin && self.chains.iter().enumerate().all(|(other, chain)| other == at || !chain.marks.must_ask());
         let chain = &mut self.chains[at];
+        if begin {
+            chain.is_apart = is_apart;
+        }
         self.keeper.note_launch(wish.cost, now);
         chain.keys.add(wish.launch.key, wish.cost);
         chain.launches = chain.launches.wrapping_add(1);
@@ -411,7 +416,7 @@ impl UsageMeter {
         chain.ask_at = (chain.ask_at.max(now) + wish.cost.as_ns() / 2).max(soonest);
         chain.over_by = now + 2 * self.keeper.in_flight() + MARKER_INTERVAL_NS;
         let closed = chain.marks.after_launch(wish.cost);
-        let mut plan = MarkerPlan { begin, ..MarkerPlan::without_marker(chain.number) };
+        let mut plan = MarkerPlan { begin, launches: self.launches, ..MarkerPlan::without_marker(chain.number) };
         plan.end = closed.map(|open| self.end_behind(at, open, now));
         self.recount_stream(at, was_busy, was_unmeasured);
         plan.second = begin && plan.end.is_some() && !wish.cost.is_unknown() && self.marker_cost.wants_sample();
@@ -450,6 +455,7 @@ impl UsageMeter {
                 .map_or(0, i64::unsigned_abs),
             keys: core::mem::take(&mut chain.keys),
             tainted: core::mem::take(&mut chain.tainted),
+            is_apart: chain.is_apart,
             is_late: false,
             beside: 0,
             first: core::mem::take(&mut chain.first),
@@ -575,6 +581,33 @@ mod tests {
         daemon.set_gate(Gate::Wait);
         assert!(matches!(step(busy), LaunchStep::Mark(plan) if plan.end.is_some()));
         assert!(matches!(step(busy), LaunchStep::Wait { for_others: true, .. }), "once");
+    }
+
+    /// Another thread's work without an end marker would be in the time of the launch, whether it was launched before
+    /// the markers or between them.
+    #[test]
+    fn a_begin_marker_tells_a_launch_from_work_with_markers_only() {
+        let event = |word: usize| CUevent(word as *mut core::ffi::c_void);
+        for (before, between, is_apart) in [(false, false, true), (true, false, false), (false, true, false)] {
+            let mut meter = UsageMeter::default();
+            let mark = |meter: &mut UsageMeter, plan: &MarkerPlan| {
+                let begin = BeginMarker { event: event(64), calls: Some([0; 2]), at: 0 };
+                let end = EndMarker { event: event(128), recorded: clock::now(), is_late: false, second: None };
+                meter.note_recorded(plan, Some(begin), Some(end), &LaunchCosts::new(), |_, _| {});
+            };
+            let first = launch(&mut meter, 1, CostGuess::with_certainty(COST));
+            mark(&mut meter, &first);
+            if before {
+                assert!(launch(&mut meter, 1, CostGuess::with_certainty(COST)).is_plain());
+            }
+            let plan = launch(&mut meter, 0, CostGuess::with_certainty(1_000_000));
+            if between {
+                launch(&mut meter, 1, CostGuess::with_certainty(COST));
+            }
+            mark(&mut meter, &plan);
+            let interval = meter.chains[1].pending.front().expect("the measured launch");
+            assert_eq!((plan.begin, interval.is_apart), (true, is_apart), "{before}, {between}");
+        }
     }
 
     /// The thread is descheduled between the launch and its end marker. The estimate was short, but the launch may

@@ -65,6 +65,9 @@ pub(super) struct Interval {
     pub keys: LearnedFunctions,
     /// True: no costs are learned from the interval, because its time may be disturbed.
     pub tainted: bool,
+    /// True unless work without an end marker was on other streams when its begin marker was recorded, or other threads
+    /// launched between its markers. Its time is then that of its own launches only.
+    pub is_apart: bool,
     /// True if the end marker was recorded late, so that the stream may have been idle before it.
     pub is_late: bool,
     /// Device time in it that another member pays for.
@@ -85,6 +88,8 @@ pub(super) struct StreamTimeline {
     pub calls: [u64; 2],
     /// See [`Interval::begun`]; for the open work.
     pub begun: u64,
+    /// See [`Interval::is_apart`]; for the open work.
+    pub is_apart: bool,
     /// When the first launch of the open work (after the last marker) was made, by the host's clock.
     pub opened: u64,
     /// Total work launched into all streams when its begin marker was recorded: [`UsageMeter::given_out`].
@@ -165,6 +170,7 @@ impl UsageMeter {
             begin: None,
             calls: [0; 2],
             begun: 0,
+            is_apart: false,
             opened: 0,
             from: 0,
             measured: 0,

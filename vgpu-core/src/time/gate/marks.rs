@@ -49,7 +49,8 @@ pub struct OpenInterval {
 impl OpenInterval {
     /// The device time of the interval's own launches, in ns. `length`: the interval's length; `spent`: the part of it
     /// that was not counted for another interval before; `all`: the estimate of the work that was launched into all
-    /// streams in this interval. `has_begin`: the interval has its own begin marker.
+    /// streams in this interval. `has_begin`: the interval has its own begin marker; `is_apart`: no other work without
+    /// an end marker lies behind it.
     ///
     /// Streams that ran at the same time share it in proportion to their estimates. Otherwise the first interval
     /// counted would be charged the others' time as well. The others would be charged next to nothing, except for
@@ -57,11 +58,11 @@ impl OpenInterval {
     /// others' work has unknown cost, or did not run at the same time because it waits. The result is then `spent`,
     /// moved no further from the estimate than the proportion is. An interval with its own begin marker holds one
     /// launch, and the work on the device at that moment is not known to the microsecond. Its result is `spent`,
-    /// unless another interval was counted for it.
+    /// unless another interval was counted for it, or other work lies behind the marker.
     #[must_use]
-    pub fn own_part(&self, has_begin: bool, all: u64, length: u64, spent: u64) -> u64 {
+    pub fn own_part(&self, has_begin: bool, is_apart: bool, all: u64, length: u64, spent: u64) -> u64 {
         let estimate = self.estimate;
-        let is_told_apart = has_begin && spent >= estimate / 2;
+        let is_told_apart = has_begin && is_apart && spent >= estimate / 2;
         if self.doubt.unknown > 0 || all <= estimate || is_told_apart {
             return spent;
         }
@@ -77,14 +78,18 @@ impl OpenInterval {
     }
 
     /// The device time that the interval shows as the cost of its launches. `part`: the result of [`Self::own_part`];
-    /// `spent`: as there; `late`: the part of `spent`, in ns, in which other members were admitted as well.
+    /// `spent`: as there; `late`: the part of `spent`, in ns, in which other members were admitted as well. `bound`: the
+    /// interval's length, if its own begin marker does not tell its launches from other work.
     ///
-    /// The launches had at least half of the device while others were admitted. Launches that took far longer than
+    /// A bound teaches only what is cheaper than estimated, or takes far longer. The launches had at least half of the device while others were admitted. Launches that took far longer than
     /// estimated cost at least the rest. Otherwise their estimate would stay too small, and they would run next to
     /// others every time.
     #[must_use]
-    pub const fn shown_cost(&self, part: u64, spent: u64, late: u64) -> ShownCost {
+    pub const fn shown_cost(&self, part: u64, spent: u64, late: u64, bound: Option<u64>) -> ShownCost {
         let is_far_off = self.doubt.unknown == 0 && is_far(part.saturating_sub(late / 2), self.estimate);
+        if let (Some(length), false, 0) = (bound, is_far_off, self.doubt.unknown) {
+            return ShownCost { ns: length, is_disturbed: late > 0 || length >= self.estimate };
+        }
         let ns = match (is_far_off, late) {
             (true, _) => spent.saturating_sub(late / 2),
             (false, 0) => part,
@@ -99,8 +104,8 @@ impl OpenInterval {
 pub struct ShownCost {
     /// Device time, in ns.
     pub ns: u64,
-    /// True if other members, admitted meanwhile, may have caused it: several of them may have run, or have started
-    /// sooner.
+    /// True if it may be other work's: of the process itself, or of other members that were admitted meanwhile, of
+    /// which several may have run, or have started sooner.
     pub is_disturbed: bool,
 }
 

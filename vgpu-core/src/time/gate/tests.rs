@@ -525,30 +525,37 @@ fn who_looks_late_by_less_than_a_handover_still_sees_the_end_before_it_comes() {
 
 #[test]
 fn what_is_launched_beside_others_pays_its_part_only_where_that_can_be_told() {
-    let own = |begin: bool, estimate, all, length, spent| {
+    let own_apart = |begin: bool, is_apart, estimate, all, length, spent| {
         let mut open = OpenInterval::default();
         open.estimate = estimate;
-        open.own_part(begin, all, length, spent)
+        open.own_part(begin, is_apart, all, length, spent)
     };
+    let own = |begin: bool, estimate, all, length, spent| own_apart(begin, true, estimate, all, length, spent);
     assert_eq!(own(false, 250, 250, 400, 400), 400, "alone it is what was counted");
     assert_eq!(own(false, 250, 1000, 1200, 900), 300, "a fifth longer than believed, as all of them");
     assert_eq!(own(true, 50, 90, 120, 51), 51, "behind a marker of its own the others are counted for themselves");
     assert_eq!(own(true, 50, 100, 120, 0), 50, "or for it");
+    assert_eq!(own_apart(true, false, 50, 200, 180, 180), 50, "where they are not, it is what was believed");
     assert_eq!(own(false, 20, 1_300_000, 25, 25), 20, "what runs beside a wait is no part of that");
     assert_eq!(own(false, 1000, 1020, 1_000_000, 999_990), 980_392, "and a wait is no part of what runs beside it");
 }
 
 #[test]
 fn launches_that_ran_beside_others_teach_an_undisturbed_cost_only_if_others_cannot_explain_it() {
-    let shown = |unknown, estimate, part, spent, late| {
+    let shown_below = |bound, unknown, estimate, part, spent, late| {
         let mut open = OpenInterval::default();
         (open.doubt.unknown, open.estimate) = (unknown, estimate);
-        let shown = open.shown_cost(part, spent, late);
+        let shown = open.shown_cost(part, spent, late, bound);
         (shown.ns, shown.is_disturbed)
     };
+    let shown = |unknown, estimate, part, spent, late| shown_below(None, unknown, estimate, part, spent, late);
     assert_eq!(shown(0, 100, 150, 300, 0), (150, false), "nobody was admitted: its part");
     assert_eq!(shown(0, 100, 150, 300, 200), (300, true), "others may be the reason");
     assert_eq!(shown(0, 100, 1000, 1000, 800), (600, false), "half of the device was its own");
     assert_eq!(shown(0, 100, 790, 790, 790), (790, true), "half of that is less than four times the estimate");
     assert_eq!(shown(1, 100, 1000, 1000, 800), (1000, true), "nothing was known");
+    assert_eq!(shown_below(Some(150), 0, 100, 100, 150, 0), (150, true), "a bound above the estimate");
+    assert_eq!(shown_below(Some(80), 0, 100, 60, 60, 0), (80, false), "a bound below it");
+    assert_eq!(shown_below(Some(1000), 0, 100, 1000, 1000, 0), (1000, false), "far longer");
+    assert_eq!(shown_below(Some(150), 1, 20, 150, 150, 0), (150, false), "the only knowledge there is");
 }
