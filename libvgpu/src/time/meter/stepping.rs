@@ -204,7 +204,17 @@ impl UsageMeter {
         let chain = &mut self.chains[at];
         let (open, pending) = (chain.marks.must_ask(), chain.marks.pending_intervals() > 0);
         if !open {
-            return if pending && !seen.reaped { Err(LaunchStep::Reap) } else { Ok(!pending) };
+            if !pending || !seen.reaped {
+                return if pending { Err(LaunchStep::Reap) } else { Ok(true) };
+            }
+            if !self.reaping {
+                return Ok(false);
+            }
+            // The thread that queries the driver may know already that the stream has become idle. An interval that
+            // continued here would contain the time until this launch.
+            let ask = LaunchStep::Ask { launches: chain.launches, waits_for_idle: false };
+            let (was_idle, launches) = seen.stream.ok_or(ask)?;
+            return Ok(was_idle && launches == chain.launches);
         }
         let mut idle = false;
         let waits_for_idle = chain.marks.wants_idle(wish.cost.as_ns());
