@@ -51,9 +51,10 @@ fn of_short_kernels_of_four_threads_each_is_paid() {
 
 /// Threads launch at the same time, so that a kernel's two markers may enclose kernels of the other threads.
 #[test]
-fn of_what_four_threads_launch_into_their_own_streams_little_is_paid_twice() {
+fn of_what_four_threads_launch_little_is_paid_twice() {
     let _alone = alone();
-    for command in ["threads 4 5000 MS 40 0 2 1", "threads 4 20000 MS 8 0 1 1", "threads 4 20000 MS 1 0 1 1"] {
+    let own_streams = ["threads 4 5000 MS 40 0 2 1", "threads 4 20000 MS 8 0 1 1", "threads 4 20000 MS 1 0 1 1"];
+    for command in own_streams.into_iter().chain(["threads 4 20000 MS 40 0 0 1"]) {
         measured(|| {
             let lab = ceiling(50);
             let mut m = timed(&lab);
@@ -62,7 +63,7 @@ fn of_what_four_threads_launch_into_their_own_streams_little_is_paid_twice() {
             m.ok(&command.replace("MS", "1000"));
             let spent = stretch.end(&lab);
             eprintln!("{command}: share {:.1} %, paid {:.1} %", spent.share(), spent.paid_percent());
-            assert!((85.0..=140.0).contains(&spent.paid_percent()), "{command}: {spent:?}");
+            assert!((80.0..=150.0).contains(&spent.paid_percent()), "{command}: {spent:?}");
         });
     }
 }

@@ -34,6 +34,8 @@ impl UsageMeter {
                 if plan.begin {
                     (interval.begin, interval.calls, interval.begun) = split_begin(begin);
                     interval.is_apart &= !is_crowded;
+                    // Those into this stream are in the next interval by our count. It then looks too cheap.
+                    chain.tainted |= is_crowded && chain.marks.open().is_some();
                 }
                 // The stream may have been idle before a late end marker. The interval's time then teaches no
                 // undisturbed cost, and known launches are charged by their estimate. Launches that were never

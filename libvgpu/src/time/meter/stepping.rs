@@ -598,7 +598,9 @@ mod tests {
     #[test]
     fn a_begin_marker_tells_a_launch_from_work_with_markers_only() {
         let event = |word: usize| CUevent(word as *mut core::ffi::c_void);
-        for (before, between, is_apart) in [(false, false, true), (true, false, false), (false, true, false)] {
+        for (before, between, is_apart) in
+            [(false, None, true), (true, None, false), (false, Some(1), false), (false, Some(0), false)]
+        {
             let mut meter = UsageMeter::default();
             let mark = |meter: &mut UsageMeter, plan: &MarkerPlan| {
                 let begin = BeginMarker { event: event(64), calls: Some([0; 2]), at: 0 };
@@ -611,12 +613,49 @@ mod tests {
                 assert!(launch(&mut meter, 1, CostGuess::with_certainty(COST)).is_plain());
             }
             let plan = launch(&mut meter, 0, CostGuess::with_certainty(1_000_000));
-            if between {
-                launch(&mut meter, 1, CostGuess::with_certainty(COST));
+            if let Some(stream) = between {
+                launch(&mut meter, stream, CostGuess::with_certainty(COST));
             }
             mark(&mut meter, &plan);
             let interval = meter.chains[1].pending.front().expect("the measured launch");
-            assert_eq!((plan.begin, interval.is_apart), (true, is_apart), "{before}, {between}");
+            assert_eq!((plan.begin, interval.is_apart), (true, is_apart), "{before}, {between:?}");
+            assert_eq!(meter.chains[1].tainted, between == Some(0), "the next interval lacks what this one has");
+        }
+    }
+
+    /// The thread that queries the driver about markers has not told its answers yet.
+    #[test]
+    fn no_interval_continues_on_a_stream_that_may_have_become_idle() {
+        static PAGE: LazyLock<Box<LedgerPage>> = LazyLock::new(LedgerPage::zeroed);
+        for is_idle in [true, false] {
+            let mut meter = UsageMeter::default();
+            let plan = launch(&mut meter, 0, CostGuess::NEVER_MEASURED);
+            let end = EndMarker { event: CUevent(64 as *mut _), recorded: clock::now(), is_late: false, second: None };
+            meter.note_recorded(&plan, None, Some(end), &LaunchCosts::new(), |_, _| {});
+            meter.reaping = true;
+            let mut asked = false;
+            let word = |word: usize| (word << 12) as *mut core::ffi::c_void;
+            let (context, stream) = (CUcontext(word(1)), CUstream(word(1)));
+            let launch = MeteredLaunch { context, stream, per_thread: false, key: 1, in_parts: false };
+            let wish = LaunchQuery {
+                launch: &launch,
+                cost: CostGuess::with_certainty(COST),
+                gate: Gate::Run { lease: 0, until: u64::MAX, exclusive: true, ceiling: None, wide: false },
+                turn: None,
+                share: None,
+                post: &DaemonLink::without_daemon(),
+                account: PAGE.as_ledger().time_account(),
+            };
+            let mut seen = StepFindings { reaped: true, stream: None };
+            loop {
+                match meter.step_launch(&wish, seen, |_, _| {}) {
+                    LaunchStep::Ask { launches, .. } => (asked, seen.stream) = (true, Some((is_idle, launches))),
+                    LaunchStep::Go(_) => break,
+                    _ => panic!("nothing holds it back"),
+                }
+            }
+            let continues = meter.chains[0].marks.open().expect("the launch").measured;
+            assert_eq!((asked, continues), (true, !is_idle));
         }
     }
 

@@ -81,14 +81,15 @@ impl OpenInterval {
     /// `spent`: as there; `late`: the part of `spent`, in ns, in which other members were admitted as well. `bound`: the
     /// interval's length, if its own begin marker does not tell its launches from other work.
     ///
-    /// A bound teaches only what is cheaper than estimated, or takes far longer. The launches had at least half of the device while others were admitted. Launches that took far longer than
+    /// A bound teaches only what is far cheaper than estimated, or far longer. If it taught each lower value, but none
+    /// that is higher, costs would drift below the truth. The launches had at least half of the device while others were admitted. Launches that took far longer than
     /// estimated cost at least the rest. Otherwise their estimate would stay too small, and they would run next to
     /// others every time.
     #[must_use]
     pub const fn shown_cost(&self, part: u64, spent: u64, late: u64, bound: Option<u64>) -> ShownCost {
         let is_far_off = self.doubt.unknown == 0 && is_far(part.saturating_sub(late / 2), self.estimate);
         if let (Some(length), false, 0) = (bound, is_far_off, self.doubt.unknown) {
-            return ShownCost { ns: length, is_disturbed: late > 0 || length >= self.estimate };
+            return ShownCost { ns: length, is_disturbed: late > 0 || !is_far(self.estimate, length) };
         }
         let ns = match (is_far_off, late) {
             (true, _) => spent.saturating_sub(late / 2),

@@ -555,7 +555,8 @@ fn launches_that_ran_beside_others_teach_an_undisturbed_cost_only_if_others_cann
     assert_eq!(shown(0, 100, 790, 790, 790), (790, true), "half of that is less than four times the estimate");
     assert_eq!(shown(1, 100, 1000, 1000, 800), (1000, true), "nothing was known");
     assert_eq!(shown_below(Some(150), 0, 100, 100, 150, 0), (150, true), "a bound above the estimate");
-    assert_eq!(shown_below(Some(80), 0, 100, 60, 60, 0), (80, false), "a bound below it");
+    assert_eq!(shown_below(Some(80), 0, 100, 60, 60, 0), (80, true), "a bound below it");
+    assert_eq!(shown_below(Some(20), 0, 100, 10, 10, 0), (20, false), "far below it");
     assert_eq!(shown_below(Some(1000), 0, 100, 1000, 1000, 0), (1000, false), "far longer");
     assert_eq!(shown_below(Some(150), 1, 20, 150, 150, 0), (150, false), "the only knowledge there is");
 }
