@@ -124,7 +124,7 @@ pub struct MarkerPlan {
     pub second: bool,
     /// Events to reuse for them: begin, end, second.
     pub events: [Option<CUevent>; 3],
-    /// Number of launches of this process up to this one.
+    /// Number of launches of this process up to this one; if it is higher later, other threads launched meanwhile.
     launches: u64,
     /// The turn has follow-up work.
     pub tend: bool,
@@ -185,8 +185,8 @@ pub struct UsageMeter {
     spare: Vec<(usize, CUevent)>,
     /// True while a thread queries the driver about markers.
     reaping: bool,
-    /// True after a time in which no thread considered a launch, if nothing shows that the device had work in it. The
-    /// work in flight by our count may have ended long ago, or began afterwards. Ends with the driver's next answers.
+    /// True after a time in which no thread considered a launch, if nothing shows that the device worked in it. The
+    /// work in flight by our count may have ended long ago, or begun afterwards. Ends with the driver's next answers.
     is_stale: bool,
     /// The timeline whose markers the next query of the driver begins with.
     asked: usize,

@@ -27,15 +27,14 @@ impl UsageMeter {
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let is_crowded = self.launches != plan.launches;
         let closed = plan.end.and_then(|serial| chain.pending.iter().position(|interval| interval.serial == serial));
-        let mut lost = None;
+        let (mut lost, mut is_next_cheap) = (None, false);
         match closed {
             Some(place) => {
                 let interval = &mut chain.pending[place];
                 if plan.begin {
                     (interval.begin, interval.calls, interval.begun) = split_begin(begin);
                     interval.is_apart &= !is_crowded;
-                    // Those into this stream are in the next interval by our count. It then looks too cheap.
-                    chain.tainted |= is_crowded && chain.marks.open().is_some();
+                    is_next_cheap = is_crowded;
                 }
                 // The stream may have been idle before a late end marker. The interval's time then teaches no
                 // undisturbed cost, and known launches are charged by their estimate. Launches that were never
@@ -61,6 +60,12 @@ impl UsageMeter {
                 }
             }
             None => {}
+        }
+        if let (true, Some(place)) = (is_next_cheap, closed) {
+            // Other threads' launches into this stream may have run before this end marker. By our count they are in
+            // the intervals behind it, which look too cheap.
+            chain.tainted |= chain.marks.open().is_some();
+            chain.pending.iter_mut().skip(place + 1).for_each(|later| later.tainted = true);
         }
         self.recount_stream(at, was_busy, was_unmeasured);
         match lost {

@@ -11,7 +11,8 @@ impl UsageMeter {
         let chain = &mut self.chains[at];
         let (was_busy, was_unmeasured) = (chain.is_busy(), chain.is_unmeasured());
         let Some(tail) = chain.marks.expire_open() else { return };
-        (chain.keys.len, chain.last, chain.tainted, chain.first, chain.calls) = (0, None, false, false, [0; 2]);
+        (chain.keys.len, chain.last, chain.tainted, chain.first) = (0, None, false, false);
+        (chain.calls, chain.begun) = ([0; 2], 0);
         let (begin, context, opened) = (chain.begin.take(), chain.place.context, chain.opened);
         self.recount_stream(at, was_busy, was_unmeasured);
         if let Some(event) = begin {

@@ -166,7 +166,7 @@ impl UsageMeter {
                 return Err(LaunchStep::Reap);
             }
             self.expire_beside(at, now, pay);
-            // A shorter pause expires nothing.
+            // A pause up to one burst expires no unused time. A marker in the second half may follow a stop.
             let is_long = pause > BURST_NS;
             self.is_stale = self.reaping || is_long && !self.had_work_at(now - pause / 2);
         }
@@ -180,18 +180,18 @@ impl UsageMeter {
     }
 
     /// True if the device may have had work of a stream since `then`, by the host's clock: the oldest interval not seen
-    /// complete has a marker from before, or the stream has work without an end marker. A thread that was stopped on
-    /// its way to the driver launches after the pause, so its launch shows nothing about the pause.
+    /// complete has a marker from before, or work without an end marker is estimated to last longer. A thread that was
+    /// stopped on its way to the driver launches after the pause, so its launch shows nothing about the pause.
     #[cold]
     fn had_work_at(&self, then: u64) -> bool {
         let is_there = |chain: &StreamTimeline| match chain.pending.front() {
             Some(oldest) => (1..=then).contains(&if oldest.begun > 0 { oldest.begun } else { oldest.recorded }),
-            None => chain.marks.must_ask(),
+            None => chain.marks.must_ask() && chain.over_by > then,
         };
         self.chains.iter().any(is_there)
     }
 
-    /// Finds out whether the stream is idle, and settles its work if so. The error is the question to the driver.
+    /// Finds out whether the stream is idle, and settles its open work if so. The error is the question to the driver.
     #[inline]
     fn find_idle(
         &mut self,
@@ -214,7 +214,9 @@ impl UsageMeter {
             // continued here would contain the time until this launch.
             let ask = LaunchStep::Ask { launches: chain.launches, waits_for_idle: false };
             let (was_idle, launches) = seen.stream.ok_or(ask)?;
-            return Ok(was_idle && launches == chain.launches);
+            // Nor may a launch be on its way to the driver.
+            let is_recorded = chain.pending.iter().all(|interval| interval.end.is_some());
+            return Ok(was_idle && launches == chain.launches && is_recorded);
         }
         let mut idle = false;
         let waits_for_idle = chain.marks.wants_idle(wish.cost.as_ns());
@@ -455,7 +457,7 @@ impl UsageMeter {
             serial: self.numbers,
             begin: chain.begin.take(),
             calls: core::mem::take(&mut chain.calls),
-            begun: chain.begun,
+            begun: core::mem::take(&mut chain.begun),
             end: None,
             recorded: 0,
             second: None,

@@ -18,7 +18,7 @@
 //! Not here: the events themselves, and which functions an interval teaches something about.
 
 use crate::time::account::cost::{CostDoubt, CostGuess, is_far};
-use crate::time::config::{MARKER_INTERVAL_NS, SHORT_LAUNCH_NS, small_part};
+use crate::time::config::{BASE, MARKER_INTERVAL_NS, SHORT_LAUNCH_NS, small_part};
 
 /// True if the device was nearly done when the end marker of an interval of several launches was recorded. It may then
 /// have been idle between launches, so the interval's length is not device time. `after`: ns from the end of the
@@ -49,8 +49,8 @@ pub struct OpenInterval {
 impl OpenInterval {
     /// The device time of the interval's own launches, in ns. `length`: the interval's length; `spent`: the part of it
     /// that was not counted for another interval before; `all`: the estimate of the work that was launched into all
-    /// streams in this interval. `has_begin`: the interval has its own begin marker; `is_apart`: no other work without
-    /// an end marker lies behind it.
+    /// streams in this interval. `has_begin`: the interval has its own begin marker; `is_apart`: no other work
+    /// is known to lie between its markers.
     ///
     /// Streams that ran at the same time share it in proportion to their estimates. Otherwise the first interval
     /// counted would be charged the others' time as well. The others would be charged next to nothing, except for
@@ -58,7 +58,7 @@ impl OpenInterval {
     /// others' work has unknown cost, or did not run at the same time because it waits. The result is then `spent`,
     /// moved no further from the estimate than the proportion is. An interval with its own begin marker holds one
     /// launch, and the work on the device at that moment is not known to the microsecond. Its result is `spent`,
-    /// unless another interval was counted for it, or other work lies behind the marker.
+    /// unless another interval was counted for it, or other work is known to lie behind the marker.
     #[must_use]
     pub fn own_part(&self, has_begin: bool, is_apart: bool, all: u64, length: u64, spent: u64) -> u64 {
         let estimate = self.estimate;
@@ -78,16 +78,20 @@ impl OpenInterval {
     }
 
     /// The device time that the interval shows as the cost of its launches. `part`: the result of [`Self::own_part`];
-    /// `spent`: as there; `late`: the part of `spent`, in ns, in which other members were admitted as well. `bound`: the
-    /// interval's length, if its own begin marker does not tell its launches from other work.
+    /// `spent`: as there; `late`: the part of `spent`, in ns, in which other members were admitted as well. `bound`:
+    /// the interval's length, if other work is known to lie behind its own begin marker.
     ///
-    /// A bound teaches only what is far cheaper than estimated, or far longer. If it taught each lower value, but none
-    /// that is higher, costs would drift below the truth. The launches had at least half of the device while others were admitted. Launches that took far longer than
+    /// A bound is an upper limit, and teaches only what is far off. If each lower limit were learned, but no higher
+    /// one, costs would drift below the truth.
+    ///
+    /// The launches had at least half of the device while others were admitted. Launches that took far longer than
     /// estimated cost at least the rest. Otherwise their estimate would stay too small, and they would run next to
     /// others every time.
     #[must_use]
     pub const fn shown_cost(&self, part: u64, spent: u64, late: u64, bound: Option<u64>) -> ShownCost {
-        let is_far_off = self.doubt.unknown == 0 && is_far(part.saturating_sub(late / 2), self.estimate);
+        // Next to other work the proportion says little: the others' estimates may be far too high.
+        let most = if bound.is_some() && spent > BASE.quantum && spent > part { spent } else { part };
+        let is_far_off = self.doubt.unknown == 0 && is_far(most.saturating_sub(late / 2), self.estimate);
         if let (Some(length), false, 0) = (bound, is_far_off, self.doubt.unknown) {
             return ShownCost { ns: length, is_disturbed: late > 0 || !is_far(self.estimate, length) };
         }

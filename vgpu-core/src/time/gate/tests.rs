@@ -558,5 +558,8 @@ fn launches_that_ran_beside_others_teach_an_undisturbed_cost_only_if_others_cann
     assert_eq!(shown_below(Some(80), 0, 100, 60, 60, 0), (80, true), "a bound below it");
     assert_eq!(shown_below(Some(20), 0, 100, 10, 10, 0), (20, false), "far below it");
     assert_eq!(shown_below(Some(1000), 0, 100, 1000, 1000, 0), (1000, false), "far longer");
+    let second = 1_000 * MS;
+    assert_eq!(shown_below(Some(second), 0, 20 * US, 20 * US, second, 0), (second, false), "whatever others claim");
+    assert_eq!(shown_below(Some(MS), 0, 20 * US, 20 * US, MS, 0), (MS, true), "many threads with short kernels");
     assert_eq!(shown_below(Some(150), 1, 20, 150, 150, 0), (150, false), "the only knowledge there is");
 }
