@@ -40,6 +40,8 @@ struct Interval {
     calls: [u64; 2],
     /// End of the call that recorded the begin marker.
     begun: u64,
+    /// False if other work is known to lie behind the begin marker.
+    is_apart: bool,
     tainted: bool,
 }
 
@@ -49,6 +51,7 @@ struct Stream {
     begin: Option<usize>,
     calls: [u64; 2],
     begun: u64,
+    is_apart: bool,
     /// Work that had been launched into all streams at the begin of the open work.
     from: u64,
     keys: Vec<(u64, u64)>,
@@ -233,8 +236,12 @@ impl Guest {
             self.tail(stream, tail, now);
         }
         let begin = before.begin.then(|| self.marker());
+        let mut others = self.streams.iter().enumerate().filter(|(other, _)| *other != stream);
+        let is_apart =
+            self.keeper.remaining_ns(now) <= BASE.handover || others.all(|(_, other)| other.marks.open().is_none());
         let here = &mut self.streams[stream];
         if idle {
+            here.is_apart = is_apart;
             (here.begin, here.calls, here.begun) = (begin, calls, now + calls[0]);
             // The other streams' work in flight is done before the launch.
             here.from = self.launched.saturating_sub(self.keeper.remaining_ns(now));
@@ -307,6 +314,7 @@ impl Guest {
             keys: std::mem::take(&mut here.keys),
             calls: here.calls,
             begun: here.begun,
+            is_apart: here.is_apart,
             tainted: std::mem::take(&mut here.tainted),
         });
         end
@@ -378,7 +386,13 @@ impl Guest {
                 let from = (self.stamp(begin) + lead).min(end);
                 let spent = self.union.add(from, end);
                 alone = end - from - spent + self.others(stream).sum::<u64>() <= BESIDE + spent / 16;
-                let part = interval.open.own_part(interval.begin.is_some(), true, interval.all, end - from, spent);
+                let part = interval.open.own_part(
+                    interval.begin.is_some(),
+                    interval.is_apart,
+                    interval.all,
+                    end - from,
+                    spent,
+                );
                 (spent, part)
             });
             let id = interval.keys.iter().fold(0u64, |id, &(key, _)| id.rotate_left(7) ^ key);
@@ -389,9 +403,10 @@ impl Guest {
             let shut = matches!(self.gate, Gate::Wait | Gate::Cap { .. });
             let late = if shut { reached.saturating_sub(self.closed) } else { 0 };
             let late = late.min(fresh);
-            let shown = interval.open.shown_cost(part, fresh, late, None);
+            let bound = (interval.begin.is_some() && !interval.is_apart).then_some(length);
+            let shown = interval.open.shown_cost(part, fresh, late, bound);
             let (own, spoilt) = (shown.ns, interval.tainted || shown.is_disturbed);
-            if interval.begin.is_some() && interval.open.launches == 1 && alone && !spoilt {
+            if interval.begin.is_some() && bound.is_none() && interval.open.launches == 1 && alone && !spoilt {
                 self.lead.learn(idle, 0);
             }
             let mut ordinary = fresh;
