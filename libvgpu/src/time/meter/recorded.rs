@@ -65,7 +65,9 @@ impl UsageMeter {
             // Other threads' launches into this stream may have run before this end marker. By our count they are in
             // the intervals behind it, which look too cheap.
             chain.tainted |= chain.marks.open().is_some();
-            chain.pending.iter_mut().skip(place + 1).for_each(|later| later.tainted = true);
+            for later in place + 1..chain.pending.len() {
+                chain.pending[later].tainted = true;
+            }
         }
         self.recount_stream(at, was_busy, was_unmeasured);
         match lost {

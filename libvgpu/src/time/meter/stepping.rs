@@ -214,8 +214,8 @@ impl UsageMeter {
             // continued here would contain the time until this launch.
             let ask = LaunchStep::Ask { launches: chain.launches, waits_for_idle: false };
             let (was_idle, launches) = seen.stream.ok_or(ask)?;
-            // Nor may a launch be on its way to the driver.
-            let is_recorded = chain.pending.iter().all(|interval| interval.end.is_some());
+            // A launch may be on its way to the driver.
+            let is_recorded = chain.pending.back().is_some_and(|newest| newest.end.is_some());
             return Ok(was_idle && launches == chain.launches && is_recorded);
         }
         let mut idle = false;
@@ -348,6 +348,12 @@ impl UsageMeter {
         others.map(|other| other.1).any(keys)
     }
 
+    /// True if other streams have work without an end marker.
+    #[cold]
+    fn has_open_beside(&self, at: usize) -> bool {
+        self.chains.iter().enumerate().any(|(other, chain)| other != at && chain.marks.must_ask())
+    }
+
     /// True if a timeline has launches of low confidence without a marker after them.
     #[cold]
     fn is_in_doubt(&self, at: usize) -> bool {
@@ -414,14 +420,11 @@ impl UsageMeter {
         if idle && !is_only {
             self.doubt_tails(at);
         }
-        // Other streams' work without an end marker is in no interval of theirs. Up to a handover of it does not matter.
-        let is_apart = !begin || self.keeper.remaining_ns(now) <= BASE.handover || {
-            let mut others = self.chains.iter().enumerate().filter(|(other, _)| *other != at);
-            others.all(|(_, chain)| !chain.marks.must_ask())
-        };
+        // Other streams' work without an end marker is in no interval of theirs. Up to a handover does not matter.
+        let is_crowded = begin && self.keeper.remaining_ns(now) > BASE.handover && self.has_open_beside(at);
         let chain = &mut self.chains[at];
         if begin {
-            chain.is_apart = is_apart;
+            chain.is_apart = !is_crowded;
         }
         self.keeper.note_launch(wish.cost, now);
         chain.keys.add(wish.launch.key, wish.cost);
