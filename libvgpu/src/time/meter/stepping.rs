@@ -179,9 +179,9 @@ impl UsageMeter {
         Ok(LaunchMoment { now, is_timed: true, gap })
     }
 
-    /// True if the device may have had work of a stream since `then`, by the host's clock: the oldest interval not seen
-    /// complete has a marker from before, or work without an end marker is estimated to last longer. A thread that was
-    /// stopped on its way to the driver launches after the pause, so its launch shows nothing about the pause.
+    /// True if the device may have had work of a stream since `then`, by the host's clock. Either the oldest interval
+    /// not seen complete has a marker from before, or work without an end marker is estimated to last longer. A thread
+    /// that was stopped on its way to the driver launches after the pause, so its launch shows nothing about it.
     #[cold]
     fn had_work_at(&self, then: u64) -> bool {
         let is_there = |chain: &StreamTimeline| match chain.pending.front() {
@@ -214,7 +214,7 @@ impl UsageMeter {
             // continued here would contain the time until this launch.
             let ask = LaunchStep::Ask { launches: chain.launches, waits_for_idle: false };
             let (was_idle, launches) = seen.stream.ok_or(ask)?;
-            // A launch may be on its way to the driver.
+            // An idle stream means nothing while the newest launch is still on its way to the driver.
             let is_recorded = chain.pending.back().is_some_and(|newest| newest.end.is_some());
             return Ok(was_idle && launches == chain.launches && is_recorded);
         }

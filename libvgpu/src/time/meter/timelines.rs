@@ -65,9 +65,8 @@ pub(super) struct Interval {
     pub keys: LearnedFunctions,
     /// True: no costs are learned from the interval, because its time may be disturbed.
     pub tainted: bool,
-    /// False if other work is known to lie between its markers: when its begin marker was recorded, other streams had
-    /// work without an end marker, or other threads launched before its end marker was. Only for one with a begin
-    /// marker.
+    /// False if other work is known to lie between its markers. Either other streams had work without an end marker
+    /// at its begin, or other threads launched before its end marker was recorded. Only for one with a begin marker.
     pub is_apart: bool,
     /// True if the end marker was recorded late, so that the stream may have been idle before it.
     pub is_late: bool,

@@ -4,8 +4,8 @@
 //! An account keeps unused time beyond one burst only while work was really queued on the device, or while another
 //! member's turn kept it away. A program that queues work sees completions late, and rarely finds nothing in flight
 //! unless a thread of it waits. So a look that finds nothing in flight starts a new period, whether a thread waits or
-//! not. After a pause of [`BASE`]`.heartbeat` in the looks the count of work in flight is stale; the caller must first
-//! find out what has completed, and say that nothing is in flight if it cannot.
+//! not. After a pause of [`BASE`]`.heartbeat` in the looks the count of work in flight is stale. The caller must first
+//! find out what has completed. If it cannot, it says that nothing is in flight.
 //!
 //! Not here: how unused time expires ([`crate::time::account`]), the work in flight ([`super::LaunchGate`]).
 
